@@ -1,0 +1,50 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace attune::base {
+namespace {
+
+TEST(ThreadPool, EveryThreadRunsOncePerJob) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (int round = 0; round < 2000; ++round) {
+      std::vector<int> hits(threads, 0);
+      pool.run([&](int t, int n) {
+        EXPECT_EQ(n, threads);
+        ++hits[t];
+      });
+      EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), 0), threads);
+    }
+  }
+}
+
+TEST(ThreadPool, ParallelForCoversEveryIndexOnceInFixedPieces) {
+  ThreadPool pool(3);
+  for (int64_t count : {0, 1, 7, 64, 1001}) {
+    std::vector<std::atomic<int>> seen(count);
+    pool.parallel_for(count, 16, [&](int64_t b, int64_t e) {
+      EXPECT_EQ(b % 16, 0);
+      EXPECT_LE(e - b, 16);
+      for (int64_t i = b; i < e; ++i) ++seen[i];
+    });
+    for (auto& s : seen) EXPECT_EQ(s.load(), 1);
+  }
+}
+
+TEST(ThreadPool, WakesSleepingWorkers) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(1));  // long enough for the worker to sleep
+    std::atomic<int> ran{0};
+    pool.run([&](int, int) { ++ran; });
+    EXPECT_EQ(ran.load(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace attune::base

@@ -1,0 +1,175 @@
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "base/log.h"
+#include "device/device.h"
+
+namespace attune::device {
+namespace {
+
+class CpuEvent final : public Event {
+ public:
+  bool done() const override { return done_.load(std::memory_order_acquire); }
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    cv_.wait(lock, [&] { return done(); });
+  }
+  void set() {
+    std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+    cv_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::mutex mutex_;
+  std::condition_variable cv_;
+};
+
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(int threads) : pool_(threads), thread_([this] { loop(); }) {}
+  ~CpuStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    cv_.notify_one();
+    thread_.join();
+  }
+  Kind kind() const override { return Kind::kCpu; }
+  void launch(std::function<void()> fn) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(fn));
+    }
+    cv_.notify_one();
+  }
+  std::shared_ptr<Event> record() override {
+    auto event = std::make_shared<CpuEvent>();
+    launch([event] { event->set(); });
+    return event;
+  }
+  void synchronize() override { record()->wait(); }
+  base::ThreadPool& pool() override { return pool_; }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      cv_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;  // stopped, and everything launched has run
+      std::function<void()> fn = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      fn();
+      fn = nullptr;
+      lock.lock();
+    }
+  }
+
+  base::ThreadPool pool_;
+  std::mutex mutex_;
+  std::condition_variable cv_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+int64_t read_number(const char* path, const char* key) {
+  std::ifstream in(path);
+  std::string line;
+  while (std::getline(in, line)) {
+    if (*key && line.rfind(key, 0) != 0) continue;
+    std::istringstream words(line.substr(std::strlen(key)));
+    int64_t value = -1;
+    words >> value;
+    return value;
+  }
+  return -1;
+}
+
+std::string cpu_model_name() {
+  std::ifstream in("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(in, line))
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "CPU";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(int threads, CpuIsa isa) {
+    info_.threads = threads;
+    info_.isa = isa;
+    info_.name = base::cat(cpu_model_name(), " (", cpu_isa_name(isa), ", ", threads,
+                           threads == 1 ? " thread)" : " threads)");
+    info_.total_memory = read_number("/proc/meminfo", "MemTotal:") * 1024;
+    info_.free_memory = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+    const int64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    const int64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    if (limit > 0 && used >= 0) {
+      info_.total_memory = std::min(info_.total_memory, limit);
+      info_.free_memory = std::min(info_.free_memory, limit - used);
+    }
+  }
+  const DeviceInfo& info() const override { return info_; }
+
+  // Anonymous maps: zero pages that cost memory only once touched.
+  Result<Buffer> allocate(int64_t bytes, const std::string& what) override {
+    if (bytes <= 0) return Buffer();
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      return resource_exhausted(
+          base::cat("cannot allocate ", bytes, " bytes for ", what, ": ", std::strerror(errno)));
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return Buffer(p, bytes, [bytes](void* q) { munmap(q, bytes); });
+  }
+  std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<CpuStream>(info_.threads);
+  }
+
+ private:
+  DeviceInfo info_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> create_cpu_device(int threads, const std::string& isa_name) {
+  const CpuIsa have = detect_cpu_isa();
+  CpuIsa want = have;
+  if (isa_name != "auto" && !isa_name.empty()) {
+    bool known = false;
+    for (int i = 0; i <= static_cast<int>(CpuIsa::kAvx512Bf16); ++i) {
+      if (isa_name != cpu_isa_name(static_cast<CpuIsa>(i))) continue;
+      want = static_cast<CpuIsa>(i);
+      known = true;
+    }
+    if (!known)
+      return invalid_argument("cpu-isa '" + isa_name +
+                              "' is unknown: use auto, avx2, avx512, avx512_vnni or avx512_bf16");
+    if (want > have)
+      return unsupported(base::cat("cpu-isa '", isa_name,
+                                   "' is not offered by this CPU, whose level is ",
+                                   cpu_isa_name(have), ": leave --cpu-isa at auto"));
+  }
+  if (threads <= 0) threads = usable_cores();
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, want));
+}
+
+}  // namespace attune::device

@@ -1,0 +1,100 @@
+// Devices as the layers above see them. On the CPU a stream is a thread that runs what was launched
+// in order; on a GPU launch() calls the function at once, since the calls inside are asynchronous.
+// Model code therefore reads the same for both.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "attune/status.h"
+#include "base/thread_pool.h"
+
+namespace attune::device {
+
+enum class Kind : uint8_t { kCpu, kCuda };
+
+// Levels of the CPU kernels, each including the ones before it. kAvx2 is x86-64-v3.
+enum class CpuIsa : uint8_t { kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+const char* cpu_isa_name(CpuIsa isa);  // "avx2", "avx512", "avx512_vnni", "avx512_bf16"
+// The highest level that CPUID and XCR0 allow here.
+CpuIsa detect_cpu_isa();
+
+struct DeviceInfo {
+  Kind kind = Kind::kCpu;
+  std::string name;            // "AMD EPYC ..., avx2, 2 threads"
+  int32_t threads = 1;         // CPU only
+  CpuIsa isa = CpuIsa::kAvx2;  // CPU only
+  int64_t total_memory = 0,
+          free_memory = 0;  // bytes; free at creation (MemAvailable, cgroup limit)
+};
+
+// Aligned, zero-initialised device memory; move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, int64_t bytes, std::function<void(void*)> free)
+      : data_(data), bytes_(bytes), free_(std::move(free)) {}
+  Buffer(Buffer&& o) noexcept { *this = std::move(o); }
+  Buffer& operator=(Buffer&& o) noexcept {
+    if (this != &o) {
+      reset();
+      data_ = std::exchange(o.data_, nullptr);
+      bytes_ = std::exchange(o.bytes_, 0);
+      free_ = std::move(o.free_);
+    }
+    return *this;
+  }
+  ~Buffer() { reset(); }
+  void reset() {
+    if (data_) free_(data_);
+    data_ = nullptr;
+    bytes_ = 0;
+  }
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  std::function<void(void*)> free_;
+};
+
+// Marks a point of a stream. wait() blocks the calling host thread.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool done() const = 0;
+  virtual void wait() = 0;
+};
+
+// In order, one producer thread.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Kind kind() const = 0;
+  virtual void launch(std::function<void()> fn) = 0;
+  virtual std::shared_ptr<Event> record() = 0;
+  virtual void synchronize() = 0;
+  // CPU only: the workers that ops may use, from inside a launched function.
+  virtual base::ThreadPool& pool() = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual Result<Buffer> allocate(int64_t bytes, const std::string& what) = 0;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+};
+
+// threads 0: one per core this process may use; isa above what the host has: refused.
+Result<std::unique_ptr<Device>> create_cpu_device(int threads, const std::string& isa_name);
+
+}  // namespace attune::device
