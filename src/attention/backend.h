@@ -1,0 +1,94 @@
+// The contract of an attention backend. Planning is apart from running; the caller owns all memory;
+// a backend keeps nothing of a batch: that is in its Plan, one per batch in flight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/capabilities.h"
+#include "device/device.h"
+#include "kv/layout/layout.h"
+
+namespace attune::attention {
+
+// The largest step a plan must serve; fixes workspace sizes once.
+struct Limits {
+  int32_t max_seqs = 0, max_tokens = 0, max_kv_len = 0;
+  int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, threads = 1;
+};
+
+// The sequences of one phase in a step, on the host; the arrays outlive the step. Sequence s owns
+// query rows [q_indptr[s], q_indptr[s+1]) of the batch and its last query sits at position
+// kv_len[s]-1: its query i sees keys [0, kv_len[s] - q_len + i] (causal from the end). A sequence
+// may have no rows.
+struct Batch {
+  Phase phase = Phase::kPrefill;
+  int32_t num_seqs = 0, num_tokens = 0;
+  int32_t max_q_len = 0, max_kv_len = 0;
+  const int32_t* q_indptr = nullptr;     // [num_seqs + 1]
+  const int32_t* kv_len = nullptr;       // [num_seqs], tokens in the cache with this step's own
+  const int32_t* page_indptr = nullptr;  // [num_seqs + 1]
+  const int32_t* page_slots = nullptr;   // [page_indptr[num_seqs]], device slots in order
+  int32_t page_size = 0;
+  bool deterministic = false;  // batch-invariant results are asked for
+  // Verify with a token tree: bit (i * 64 + j) says whether query i of a sequence sees its query j;
+  // every query sees the whole prefix. null: causal. [num_tokens] words of 64 bits, q_len <= 64.
+  const uint64_t* tree_mask = nullptr;
+};
+
+// What varies by layer.
+struct LayerParams {
+  int32_t q_heads = 0, kv_heads = 0;
+  float scale = 0;     // of q.k, usually 1/sqrt(qk_dim)
+  int32_t window = 0;  // 0: all; w: a query sees the last w keys, its own included
+  float soft_cap = 0;  // 0: none; c: c * tanh(s / c), before the mask
+  const float* sinks =
+      nullptr;  // [q_heads] or null: a logit per head that only adds to the denominator
+  bool causal = true;
+};
+
+struct Io {
+  const void* q = nullptr;  // [num_tokens, q_heads, qk_dim], token stride q_stride elements
+  tensor::DType q_dtype = tensor::DType::kF32;
+  int64_t q_stride = 0;
+  void* out = nullptr;  // [num_tokens, q_heads, v_dim], token stride out_stride elements
+  tensor::DType out_dtype = tensor::DType::kF32;
+  int64_t out_stride = 0;
+  float* lse =
+      nullptr;  // [num_tokens, q_heads], natural log, or null; a row without keys: out 0, lse -inf
+};
+
+class Plan {
+ public:
+  virtual ~Plan() = default;
+};
+
+// Yes, or the reasons why not.
+struct Support {
+  std::vector<std::string> reasons;
+  bool ok() const { return reasons.empty(); }
+};
+
+// Thread-compatible; one instance per engine and backend.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const Capabilities& capabilities() const = 0;
+  // Only what varies by batch; static capability is checked once, by the resolver.
+  virtual Support supports(const Batch& batch) const = 0;
+  // Bytes of scratch that any batch within the limits needs.
+  virtual int64_t workspace_bytes(const Limits& limits) const = 0;
+  // A plan object to be reused step after step; `workspace` has workspace_bytes(limits) bytes.
+  virtual std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const = 0;
+  // The host part, once per step, outside the layers. Never allocates device memory.
+  virtual void plan(const Batch& batch, Plan& plan) const = 0;
+  // The device part, once per step, recorded in the graph.
+  virtual void plan_on(Plan& plan, device::Stream& stream) const = 0;
+  // Launches one layer.
+  virtual void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
+                   device::Stream& stream) const = 0;
+};
+
+}  // namespace attune::attention

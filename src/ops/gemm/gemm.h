@@ -1,0 +1,32 @@
+// Weights of linear layers, packed once at load for the device's kernels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attune/status.h"
+#include "device/device.h"
+#include "tensor/tensor_view.h"
+
+namespace attune::ops {
+
+// Opaque to all but the gemm kernels. [n, k] = [outputs, inputs].
+struct PackedWeight {
+  int32_t n = 0, k = 0;
+  tensor::DType source = tensor::DType::kF32;  // what it was in the file
+  tensor::DType act = tensor::DType::kF32;     // the activation type it was packed for
+  int32_t layout = 0;                          // the gemm kernels' own tag
+  device::Buffer data;
+  int64_t aux_offset = 0;  // bytes into data where scales begin, if apart
+  int64_t bytes() const { return data.bytes(); }
+};
+
+// Packs the rows of `parts`, one below the other, as one weight (fused qkv, gate and up): all parts
+// have the same k and dtype. Any dtype of tensor/dtype.h that is a float or quantised type.
+// Quantised weights stay quantised (same values, other order); float ones become the activation
+// type or stay 16 bit. Runs on the pool of `stream` and returns when done. Errors: invalid_argument
+// (shapes, types), resource_exhausted.
+Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
+                                 device::Device& device, device::Stream& stream);
+
+}  // namespace attune::ops
