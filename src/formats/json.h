@@ -22,17 +22,17 @@ class Json {
   using Rep = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object>;
 
   Json() : rep_(nullptr) {}
-  Json(std::nullptr_t) : rep_(nullptr) {}                      // NOLINT
-  Json(bool v) : rep_(v) {}                                    // NOLINT
-  Json(int v) : rep_(int64_t{v}) {}                            // NOLINT
-  Json(int64_t v) : rep_(v) {}                                 // NOLINT
-  Json(size_t v) : rep_(static_cast<int64_t>(v)) {}            // NOLINT
-  Json(double v) : rep_(v) {}                                  // NOLINT
-  Json(const char* v) : rep_(std::string(v)) {}                // NOLINT
-  Json(std::string v) : rep_(std::move(v)) {}                  // NOLINT
-  Json(std::string_view v) : rep_(std::string(v)) {}           // NOLINT
-  Json(Array v) : rep_(std::move(v)) {}                        // NOLINT
-  Json(Object v) : rep_(std::move(v)) {}                       // NOLINT
+  Json(std::nullptr_t) : rep_(nullptr) {}             // NOLINT
+  Json(bool v) : rep_(v) {}                           // NOLINT
+  Json(int v) : rep_(int64_t{v}) {}                   // NOLINT
+  Json(int64_t v) : rep_(v) {}                        // NOLINT
+  Json(size_t v) : rep_(static_cast<int64_t>(v)) {}   // NOLINT
+  Json(double v) : rep_(v) {}                         // NOLINT
+  Json(const char* v) : rep_(std::string(v)) {}       // NOLINT
+  Json(std::string v) : rep_(std::move(v)) {}         // NOLINT
+  Json(std::string_view v) : rep_(std::string(v)) {}  // NOLINT
+  Json(Array v) : rep_(std::move(v)) {}               // NOLINT
+  Json(Object v) : rep_(std::move(v)) {}              // NOLINT
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(rep_); }
   bool is_bool() const { return std::holds_alternative<bool>(rep_); }
@@ -41,7 +41,8 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(rep_); }
   bool is_array() const { return std::holds_alternative<Array>(rep_); }
   bool is_object() const { return std::holds_alternative<Object>(rep_); }
-  const char* type_name() const;  // "null", "boolean", "integer", "number", "string", "array", "object"
+  const char* type_name()
+      const;  // "null", "boolean", "integer", "number", "string", "array", "object"
 
   // REQUIRES: the matching is_*(); as_double also takes integers.
   bool as_bool() const { return std::get<bool>(rep_); }
@@ -71,8 +72,8 @@ class Json {
   Rep rep_;
 };
 
-// Refuses with the offset: bad syntax, invalid UTF-8, nesting deeper than 256, duplicate keys in one
-// object, integers outside int64 (they become doubles), trailing bytes.
+// Refuses with the offset: bad syntax, invalid UTF-8, nesting deeper than 256, duplicate keys in
+// one object, integers outside int64 (they become doubles), trailing bytes.
 Result<Json> parse_json(std::string_view text);
 
 }  // namespace attune::formats

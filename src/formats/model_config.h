@@ -1,0 +1,116 @@
+// What a model is, in one plain form, whichever file it came from: GGUF metadata or Hugging Face's
+// config.json and generation_config.json. Every field is range-checked when it is read, so that
+// products of them (tensor sizes, KV bytes per token) fit int64 and nothing downstream needs to
+// check again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attune/request.h"
+#include "attune/status.h"
+#include "formats/json.h"
+#include "tensor/dtype.h"
+
+namespace attune::formats {
+
+class GgufFile;
+
+// Which pairs of a head's first `dim` elements rotate together.
+enum class RopeStyle : uint8_t {
+  kHalf,         // (i, i + dim/2): Hugging Face, and GGUF files of the qwen families ("NEOX")
+  kInterleaved,  // (2i, 2i + 1): GGUF files of the llama family, whose q and k rows are permuted
+                 // for it
+};
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+
+struct RopeConfig {
+  double theta = 10000.0;
+  int32_t dim = 0;  // rotated elements of a head, even, <= head_dim
+  RopeStyle style = RopeStyle::kHalf;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;
+  int32_t original_max_positions = 0;        // llama3, yarn
+  double low_freq_factor = 1.0;              // llama3
+  double high_freq_factor = 4.0;             // llama3
+  double beta_fast = 32.0, beta_slow = 1.0;  // yarn
+  bool truncate = true;                      // yarn: round the correction range to whole dims
+  double attention_factor = 1.0;             // yarn: multiplies cos and sin, already derived
+  std::vector<float>
+      freq_factors;  // [dim/2] divisors of the frequencies, or empty (GGUF rope_freqs)
+
+  bool operator==(const RopeConfig&) const = default;
+};
+
+// One angle per position and pair: angle(p, i) = p * inverse_frequencies[i]; cos and sin are
+// multiplied by rope.attention_factor. [dim/2] entries, scaling applied. Formulas: RoPE
+// arXiv:2104.09864; YaRN arXiv:2309.00071 section 3; Llama 3.1's as in Meta's model card code.
+std::vector<double> inverse_frequencies(const RopeConfig& rope);
+
+// From generation_config.json; unset fields are the API's own defaults.
+struct SamplingDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+
+  bool operator==(const SamplingDefaults&) const = default;
+};
+
+struct ModelConfig {
+  std::string architecture;  // the family: "llama", "mistral", "qwen2", "qwen3"
+  int32_t vocab_size = 0;    // rows of the embedding
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // of q and k
+  int32_t v_head_dim = 0;
+  double rms_norm_eps = 1e-5;
+  std::string hidden_act = "silu";
+  RopeConfig rope;
+  // One per layer: a token sees itself and the window - 1 tokens before it; 0: all of them.
+  std::vector<int32_t> windows;
+  int32_t max_position_embeddings = 0;  // as the file has it
+  int32_t max_model_len = 0;  // tokens; after rope scaling, never past what its table covers
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;              // RMS norm of each q and k head before rope
+  bool tie_word_embeddings = false;  // the head is embed_tokens; lm_head.weight is not read
+  double attention_scale = 0;        // of q.k; 1/sqrt(head_dim) unless the file says otherwise
+  double attn_logit_softcap = 0, final_logit_softcap = 0;  // 0: none
+  TokenId bos_token_id = -1, pad_token_id = -1;            // -1: none
+  std::vector<TokenId> eos_token_ids;                      // may be empty
+  SamplingDefaults sampling;
+  tensor::DType dtype =
+      tensor::DType::kF32;          // what a HF config says its weights are; dummy weights have it
+  double initializer_range = 0.02;  // standard deviation of dummy weights
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// What formats must know of a family to read its files. src/model registers families; the default
+// list covers those whose weights are named and shaped as Llama's.
+struct FamilyTraits {
+  std::string_view name;  // "qwen2": ModelConfig::architecture, and config.json's model_type
+  std::string_view gguf_architecture;  // general.architecture
+  std::string_view hf_architecture;    // "Qwen2ForCausalLM"
+  RopeStyle gguf_rope = RopeStyle::kHalf;
+  bool qkv_bias = false;  // always, whatever the config says
+  bool qk_norm = false;
+  bool sliding_window =
+      false;  // config.json's sliding_window is in force (qwen: with use_sliding_window)
+};
+std::span<const FamilyTraits> default_families();
+
+// Errors name the key and what it may be; unsupported lists the families.
+Result<ModelConfig> model_config_from_gguf(
+    const GgufFile& gguf, std::span<const FamilyTraits> families = default_families());
+// `generation` may be null. REQUIRES: nothing; any document is answered with a config or a Status.
+Result<ModelConfig> model_config_from_hf(
+    const Json& config, const Json* generation,
+    std::span<const FamilyTraits> families = default_families());
+
+}  // namespace attune::formats

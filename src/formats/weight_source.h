@@ -1,0 +1,77 @@
+// A model's weights by name, whatever holds them: GGUF, safetensors, or numbers made up for a test.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attune/status.h"
+#include "formats/gguf.h"
+#include "formats/model_config.h"
+#include "tensor/tensor_view.h"
+
+namespace attune::formats {
+
+// Names are Hugging Face's in every source; GGUF's are mapped onto them:
+//   model.embed_tokens.weight [vocab, hidden]   model.norm.weight [hidden]   lm_head.weight [vocab,
+//   hidden] model.layers.N.input_layernorm.weight, .post_attention_layernorm.weight [hidden]
+//   model.layers.N.self_attn.{q,k,v}_proj.weight [heads * head_dim, hidden], .o_proj.weight
+//   [hidden, heads * head_dim] model.layers.N.self_attn.{q,k,v,o}_proj.bias, .q_norm.weight,
+//   .k_norm.weight [head_dim] model.layers.N.mlp.{gate,up}_proj.weight [inter, hidden],
+//   .down_proj.weight [hidden, inter]
+// Views stay valid as long as the source. Const methods are thread-safe.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual std::optional<tensor::TensorView> find(std::string_view name) const = 0;
+  virtual std::vector<std::string> names() const = 0;  // sorted
+  virtual int64_t bytes() const = 0;                   // of all tensors
+  // The view's memory may go back to the system (it was repacked elsewhere); it stays readable.
+  virtual void drop(const tensor::TensorView& view) const = 0;
+  // data_loss when a file behind it has shrunk: call after loading, before serving.
+  virtual Status check_intact() const = 0;
+};
+
+std::unique_ptr<WeightSource> gguf_weights(std::shared_ptr<const GgufFile> gguf);
+// As SafetensorsModel::open.
+Result<std::unique_ptr<WeightSource>> safetensors_weights(const std::string& folder);
+
+struct TensorSpec {
+  std::string name;
+  tensor::Shape shape;
+  bool optional = false;
+};
+// Every tensor that the config asks for, in the order of the layers.
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
+// Errors: data_loss that lists missing tensors, those of another shape, and those that nothing
+// would read (a bias that the config denies, a layer too many), each by name.
+Status check_weights(std::span<const TensorSpec> specs, const WeightSource& weights);
+
+// Deterministic random weights of config.dtype (float32, float16 or bfloat16): mean 0, standard
+// deviation config.initializer_range; norms are 1. Equal for equal (specs, seed), whatever the
+// machine. Errors: resource_exhausted when they do not fit the machine's memory, unsupported dtype.
+Result<std::unique_ptr<WeightSource>> dummy_weights(std::span<const TensorSpec> specs,
+                                                    const ModelConfig& config, uint64_t seed);
+
+struct LoadedModel {
+  ModelConfig config;
+  std::unique_ptr<WeightSource> weights;  // checked against expected_tensors(config)
+  std::string name;                       // general.name, or the folder's name
+  std::string path;                       // as opened
+  std::string folder;  // where tokenizer.json and the like lie; empty for a GGUF file
+  std::shared_ptr<const GgufFile> gguf;  // null unless GGUF: the tokenizer reads its metadata
+  int64_t parameters = 0;                // elements of all weights, a tied head counted once
+  std::string weight_format;             // dtype name with most bytes: "q4_1"
+};
+
+// `path`: a GGUF file, a folder with config.json and safetensors, a folder with one GGUF file; with
+// load_format "dummy" a folder with config.json, or a config.json, or a GGUF file (its config
+// alone). load_format: auto | gguf | safetensors | dummy.
+Result<LoadedModel> open_model(const std::string& path, std::string_view load_format, uint64_t seed,
+                               std::span<const FamilyTraits> families = default_families());
+
+}  // namespace attune::formats
