@@ -1,5 +1,6 @@
-// A JSON document as a plain value: parsed by simdjson and written by hand, both in json.cc only.
-// Objects keep the order of their keys. Thread-compatible.
+// A JSON document as a plain value. Objects keep the order of their keys. Thread-compatible.
+// A parsed document is at most 256 deep, so copying, comparing, writing and destroying one may
+// recurse; who builds a document by hand keeps to that too.
 #pragma once
 
 #include <cstdint>
