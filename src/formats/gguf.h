@@ -100,6 +100,8 @@ class GgufFile {
 
  private:
   friend class GgufParser;
+  Status absent(std::string_view key) const;
+  Status mistyped(std::string_view key, const char* wanted) const;
 
   std::string name_;
   MappedFile file_;
