@@ -1,0 +1,102 @@
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/cpu_kernels.h"
+#include "ops/simd/vec.h"
+#include "tensor/half.h"
+
+namespace attune::ops::cpu {
+namespace {
+
+using simd::kLanes;
+using simd::Vec;
+
+constexpr int kMaxHeadDim = 1024;
+
+void rms_norm_head(const float* x, const float* weight, float eps, int n, float* y) {
+  Vec acc = simd::zero();
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Vec v = simd::load(x + i);
+    acc = simd::fma(v, v, acc);
+  }
+  if (i < n) {
+    const Vec v = simd::load(x + i, simd::first(n - i));
+    acc = simd::fma(v, v, acc);
+  }
+  const float inv = 1.0f / std::sqrt(simd::hsum(acc) / float(n) + eps);
+  for (i = 0; i < n; ++i) y[i] = x[i] * inv * weight[i];
+}
+
+// Rotates x[0, rot_dim) into y; the rest is copied.
+void rotate(const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
+            const RopeAppendParams& p, float* __restrict y) {
+  const int half = p.rot_dim / 2;
+  if (p.style == RopeStyle::kHalf) {
+    for (int i = 0; i < half; ++i) {
+      const float a = x[i], b = x[i + half];
+      y[i] = a * cos[i] - b * sin[i];
+      y[i + half] = b * cos[i] + a * sin[i];
+    }
+  } else {
+    for (int i = 0; i < half; ++i) {
+      const float a = x[2 * i], b = x[2 * i + 1];
+      y[2 * i] = a * cos[i] - b * sin[i];
+      y[2 * i + 1] = b * cos[i] + a * sin[i];
+    }
+  }
+  if (p.rot_dim < p.head_dim)
+    std::memcpy(y + p.rot_dim, x + p.rot_dim, size_t(p.head_dim - p.rot_dim) * 4);
+}
+
+void convert(const float* x, int n, DType dtype, void* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, x, size_t(n) * 4);
+    return;
+  }
+  uint16_t* out = static_cast<uint16_t*>(to);
+  const bool bf16 = dtype == DType::kBF16;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Vec v = simd::load(x + i);
+    simd::store_half(out + i, bf16 ? simd::to_bf16(v) : simd::to_f16(v));
+  }
+  for (; i < n; ++i) out[i] = bf16 ? tensor::f32_to_bf16(x[i]) : tensor::f32_to_f16(x[i]);
+}
+
+void append_token(const RopeAppendParams& p, int64_t t) {
+  const int d = p.head_dim, half = p.rot_dim / 2;
+  const float* cos = p.cos + t * half;
+  const float* sin = p.sin + t * half;
+  const float* x = p.qkv + t * p.ldqkv;
+  float* q = p.q_out + t * p.q_heads * d;
+  float normed[kMaxHeadDim];
+  const auto norm_and_rotate = [&](const float* weight, float* out) {
+    if (weight) rms_norm_head(x, weight, p.norm_eps, d, normed);
+    rotate(weight ? normed : x, cos, sin, p, out);
+  };
+  for (int h = 0; h < p.q_heads; ++h, x += d, q += d) norm_and_rotate(p.q_norm, q);
+  if (p.slot_mapping[t] < 0) return;
+  const int64_t slot = p.slot_mapping[t] / p.page_size, offset = p.slot_mapping[t] % p.page_size;
+  char* k_to = static_cast<char*>(p.kv_base) + slot * p.page_stride + offset * p.token_stride;
+  char* v_to = k_to + p.v_offset;
+  float k[kMaxHeadDim];
+  for (int h = 0; h < p.kv_heads; ++h, x += d) {
+    norm_and_rotate(p.k_norm, k);
+    convert(k, d, p.kv_dtype, k_to + h * p.head_stride);
+    convert(x + int64_t{p.kv_heads} * d, d, p.kv_dtype, v_to + h * p.head_stride);
+  }
+}
+
+}  // namespace
+
+void rope_append(const RopeAppendParams& p, Stream& stream) {
+  ATTUNE_CHECK(p.head_dim <= kMaxHeadDim);
+  const int64_t row_bytes = int64_t{p.q_heads + 2 * p.kv_heads} * p.head_dim * 8;
+  for_rows(stream, p.tokens, row_bytes, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) append_token(p, t);
+  });
+}
+
+}  // namespace attune::ops::cpu
