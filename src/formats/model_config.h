@@ -91,6 +91,13 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+// What config.json's sliding_window means to a family.
+enum class WindowRule : uint8_t {
+  kIgnored,
+  kAllLayers,  // in force whenever it is set
+  kSwitched,   // only with use_sliding_window, from layer max_window_layers on
+};
+
 // What formats must know of a family to read its files. src/model registers families; the default
 // list covers those whose weights are named and shaped as Llama's.
 struct FamilyTraits {
