@@ -105,10 +105,9 @@ struct FamilyTraits {
   std::string_view gguf_architecture;  // general.architecture
   std::string_view hf_architecture;    // "Qwen2ForCausalLM"
   RopeStyle gguf_rope = RopeStyle::kHalf;
-  bool qkv_bias = false;  // always, whatever the config says
+  bool qkv_bias = false;  // always, whatever the config says; then o_proj has none
   bool qk_norm = false;
-  bool sliding_window =
-      false;  // config.json's sliding_window is in force (qwen: with use_sliding_window)
+  WindowRule window_rule = WindowRule::kIgnored;
 };
 std::span<const FamilyTraits> default_families();
 
