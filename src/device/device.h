@@ -82,6 +82,9 @@ class Stream {
   virtual void launch(std::function<void()> fn) = 0;
   virtual std::shared_ptr<Event> record() = 0;
   virtual void synchronize() = 0;
+  // fn runs on a thread of the device once everything launched before is done. It must not block
+  // nor launch.
+  virtual void notify(std::function<void()> fn) = 0;
   // CPU only: the workers that ops may use, from inside a launched function.
   virtual base::ThreadPool& pool() = 0;
 };

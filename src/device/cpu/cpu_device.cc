@@ -60,6 +60,7 @@ class CpuStream final : public Stream {
     return event;
   }
   void synchronize() override { record()->wait(); }
+  void notify(std::function<void()> fn) override { launch(std::move(fn)); }
   base::ThreadPool& pool() override { return pool_; }
 
  private:

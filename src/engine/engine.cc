@@ -1,0 +1,240 @@
+// The step loop. One thread owns scheduler and cache; clients talk to it through an inbox, the
+// device through completions. Each turn: take the inbox, commit what the device has finished, plan
+// and launch the next step. Up to two steps are in flight, so the device does not wait for the
+// host.
+#include "attune/engine.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/load.h"
+#include "engine/model_runner.h"
+#include "engine/throughput.h"
+#include "sched/scheduler.h"
+
+namespace attune {
+namespace {
+
+using engine::Launched;
+using engine::LoadedEngine;
+using engine::ModelRunner;
+using Clock = std::chrono::steady_clock;
+
+class EngineImpl final : public Engine {
+ public:
+  explicit EngineImpl(LoadedEngine loaded, std::ofstream record)
+      : loaded_(std::move(loaded)), record_(std::move(record)), thread_([this] { loop(); }) {}
+
+  ~EngineImpl() override {
+    post([this] {
+      stopping_ = true;
+      abort_all();
+    });
+    thread_.join();
+  }
+
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
+    const RequestId id = next_id_.fetch_add(1);
+    const Status added = call<Status>([&]() -> Status {
+      if (draining_) return unavailable("the server is shutting down");
+      ATTUNE_RETURN_IF_ERROR(loaded_.scheduler->add(id, std::move(request)));
+      sinks_.emplace(id, std::move(sink));
+      blocked_ = false;
+      return {};
+    });
+    if (!added.ok()) return added;
+    return id;
+  }
+
+  void abort(RequestId id) override {
+    post([this, id] {
+      if (std::optional<TokenEvent> last = loaded_.scheduler->abort(id)) deliver(std::move(*last));
+    });
+  }
+
+  Status flush_cache() override {
+    return call<Status>([&] { return loaded_.scheduler->flush_cache(); });
+  }
+
+  void drain(double seconds) override {
+    auto idle = std::make_shared<std::promise<void>>();
+    std::future<void> done = idle->get_future();
+    post([this, idle] {
+      draining_ = true;
+      when_idle_.push_back(idle);
+    });
+    if (done.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready) return;
+    post([this] { abort_all(); });
+    done.wait();
+  }
+
+  const ModelInfo& model() const override { return loaded_.info; }
+  std::string resolution_json() const override { return loaded_.resolution_json; }
+  std::string resolution_table() const override { return loaded_.resolution_table; }
+
+  EngineStats stats() const override {
+    std::lock_guard lock(stats_mutex_);
+    EngineStats stats = stats_;
+    stats.generation_throughput = throughput_.per_second(Clock::now());
+    return stats;
+  }
+
+ private:
+  // ---- the inbox: functions that run on the engine's thread ----
+  void post(std::function<void()> fn) {
+    {
+      std::lock_guard lock(mutex_);
+      inbox_.push_back(std::move(fn));
+    }
+    wake_.notify_one();
+  }
+  template <typename T, typename Fn>
+  T call(Fn fn) {
+    std::promise<T> answer;
+    post([&] { answer.set_value(fn()); });
+    return answer.get_future().get();
+  }
+
+  // ---- the engine's thread ----
+  void loop() {
+    while (turn()) {
+    }
+    loaded_.stream->synchronize();
+  }
+
+  // One turn; false when the engine stops.
+  bool turn() {
+    std::deque<std::function<void()>> inbox;
+    size_t finished = 0;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return !inbox_.empty() || finished_steps_ > 0 || can_plan(); });
+      inbox.swap(inbox_);
+      finished = std::exchange(finished_steps_, 0);
+    }
+    for (std::function<void()>& fn : inbox) fn();
+    for (; finished > 0; --finished) commit_oldest();
+    if (can_plan()) plan_and_launch();
+    publish_stats();
+    if (loaded_.scheduler->has_work()) return true;
+    for (auto& idle : when_idle_) idle->set_value();
+    when_idle_.clear();
+    return !stopping_;
+  }
+
+  bool can_plan() const { return !blocked_ && loaded_.scheduler->has_work(); }
+
+  void plan_and_launch() {
+    sched::StepPlan plan = loaded_.scheduler->plan();
+    blocked_ = loaded_.scheduler->must_commit(plan);
+    if (plan.empty()) {
+      // Nothing to do, nothing running: whoever waits, waits for a client.
+      if (in_flight_.empty()) blocked_ = true;
+      return;
+    }
+    if (record_.is_open()) record_ << plan.to_json() << '\n' << std::flush;
+    const uint64_t id = plan.id;
+    Result<Launched> launched = loaded_.runner->launch(std::move(plan));
+    in_flight_.push_back({id, launched.ok() ? std::move(launched).value() : Launched{},
+                          launched.ok() ? "" : launched.status().to_string()});
+    auto finished = [this] {
+      {
+        std::lock_guard lock(mutex_);
+        ++finished_steps_;
+      }
+      wake_.notify_one();
+    };
+    loaded_.stream->notify(finished);
+  }
+
+  void commit_oldest() {
+    const Step step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (!step.error.empty()) base::log_error("step ", step.id, " failed: ", step.error);
+    std::vector<TokenEvent> events = step.error.empty()
+                                         ? loaded_.scheduler->commit(*step.launched.result)
+                                         : loaded_.scheduler->fail_step(step.id, step.error);
+    size_t tokens = 0;
+    for (TokenEvent& event : events) {
+      tokens += event.tokens.size();
+      deliver(std::move(event));
+    }
+    {
+      std::lock_guard lock(stats_mutex_);
+      throughput_.add(Clock::now(), tokens);
+    }
+    blocked_ = false;
+  }
+
+  void deliver(TokenEvent event) {
+    const auto it = sinks_.find(event.request);
+    if (it == sinks_.end()) return;
+    const std::shared_ptr<TokenSink> sink = it->second;
+    if (event.finish != FinishReason::kNone) sinks_.erase(it);
+    sink->on_event(std::move(event));
+  }
+
+  void abort_all() {
+    std::vector<RequestId> ids;
+    for (const auto& [id, sink] : sinks_) ids.push_back(id);
+    for (RequestId id : ids)
+      if (std::optional<TokenEvent> last = loaded_.scheduler->abort(id)) deliver(std::move(*last));
+  }
+
+  void publish_stats() {
+    EngineStats stats = loaded_.scheduler->stats();
+    for (const attention::RouteCount& r : loaded_.router->counts())
+      stats.attention_routes.emplace_back(r.name, r.count);
+    std::lock_guard lock(stats_mutex_);
+    stats_ = std::move(stats);
+  }
+
+  struct Step {
+    uint64_t id;
+    Launched launched;
+    std::string error;  // not empty: it was not launched
+  };
+
+  LoadedEngine loaded_;
+  std::ofstream record_;
+  std::atomic<RequestId> next_id_{1};
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> inbox_;  // under mutex_
+  size_t finished_steps_ = 0;                // under mutex_
+
+  // Engine's thread only.
+  std::unordered_map<RequestId, std::shared_ptr<TokenSink>> sinks_;
+  std::deque<Step> in_flight_;
+  std::vector<std::shared_ptr<std::promise<void>>> when_idle_;
+  bool blocked_ = false, draining_ = false, stopping_ = false;
+
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;              // under stats_mutex_
+  engine::Throughput throughput_;  // under stats_mutex_
+  std::thread thread_;             // last: it uses all of the above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
+  std::ofstream record;
+  if (!options.record_plans.empty()) {
+    record.open(options.record_plans);
+    if (!record) return io_error("--record-plans: cannot write " + options.record_plans);
+  }
+  ATTUNE_ASSIGN_OR_RETURN(LoadedEngine loaded, engine::load_engine(options));
+  return std::unique_ptr<Engine>(
+      std::make_unique<EngineImpl>(std::move(loaded), std::move(record)));
+}
+
+}  // namespace attune

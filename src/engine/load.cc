@@ -1,0 +1,171 @@
+#include "engine/load.h"
+
+#include <algorithm>
+
+#include "attention/registry.h"
+#include "base/log.h"
+#include "model/family.h"
+
+namespace attune::engine {
+namespace {
+
+using base::cat;
+
+// Of the memory free at start; the rest is for weights, the system and neighbours.
+constexpr double kDefaultMemFraction = 0.4;
+// Without --max-total-tokens a CPU pool stops growing here: memory that is not touched costs
+// nothing, but a prefix cache fills whatever it is given.
+constexpr int64_t kDefaultTokens = 131072;
+constexpr int32_t kDefaultRunningRequests = 64;
+// Long enough for the matrix kernels to run at full speed, short enough that decoding requests see
+// pauses of a fraction of a second (docs/performance.md).
+constexpr int32_t kDefaultChunk = 256;
+
+std::vector<resolve::Descriptor> descriptors() {
+  std::vector<resolve::Descriptor> all;
+  for (const attention::BackendEntry& e : attention::backends())
+    all.push_back({e.capabilities, e.unavailable});
+  return all;
+}
+
+Status conflicts_as_status(const resolve::Resolution& r) {
+  if (r.conflicts.empty()) return {};
+  std::string text;
+  for (const resolve::Conflict& c : r.conflicts)
+    text += (text.empty() ? "" : "; ") + c.text + " (" + c.mend + ")";
+  return invalid_argument(text);
+}
+
+// Pages of the pool, the padding page included.
+Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
+                           const device::DeviceInfo& device, int64_t weight_bytes) {
+  const double fraction =
+      options.mem_fraction_static > 0 ? options.mem_fraction_static : kDefaultMemFraction;
+  const int64_t budget =
+      static_cast<int64_t>(fraction * static_cast<double>(device.free_memory)) - weight_bytes;
+  const int64_t fit = budget / g.page_bytes();
+  int64_t pages = options.max_total_tokens > 0
+                      ? (options.max_total_tokens + g.page_size - 1) / g.page_size
+                      : std::min(fit, (kDefaultTokens + g.page_size - 1) / g.page_size);
+  if (options.max_total_tokens > 0 && pages * g.page_bytes() > device.free_memory)
+    return resource_exhausted(cat("--max-total-tokens ", options.max_total_tokens, " needs ",
+                                  pages * g.page_bytes() >> 20, " MiB of KV cache, ",
+                                  device.free_memory >> 20, " MiB are free: lower it"));
+  if (pages < 1)
+    return resource_exhausted(cat("no memory for a KV cache: ", fraction, " of ",
+                                  device.free_memory >> 20, " MiB free, less ", weight_bytes >> 20,
+                                  " MiB of weights, holds no page of ", g.page_bytes(),
+                                  " bytes: raise --mem-fraction-static or free memory"));
+  pages = std::min<int64_t>(pages, (int64_t{1} << 31) / g.page_size - 2);
+  return static_cast<int32_t>(pages + 1);
+}
+
+model::Decoder::Progress log_progress(const std::string& name) {
+  auto last = std::make_shared<int>(0);
+  return [name, last](int64_t done, int64_t total) {
+    const int percent = total > 0 ? static_cast<int>(done * 100 / total) : 100;
+    if (percent / 10 == *last / 10) return;
+    *last = percent;
+    // Only a load that takes long is worth lines; small models are there at once.
+    if (total > (int64_t{1} << 30)) base::log_info("loading ", name, ": ", percent, " %");
+  };
+}
+
+}  // namespace
+
+resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
+  return {
+      .q_heads = c.num_heads,
+      .kv_heads = c.num_kv_heads,
+      .head = {c.head_dim, c.v_head_dim},
+      .window = std::any_of(c.windows.begin(), c.windows.end(), [](int32_t w) { return w > 0; }),
+      .soft_cap = c.attn_logit_softcap > 0};
+}
+
+resolve::DeviceTraits device_traits(const device::DeviceInfo& info) {
+  return {.arch = attention::Arch::kCpu, .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16};
+}
+
+Result<LoadedEngine> load_engine(const Options& options) {
+  if (options.device != "auto" && options.device != "cpu")
+    return unsupported("--device " + options.device +
+                       ": this build has only the CPU: use --device cpu");
+  LoadedEngine e;
+  ATTUNE_ASSIGN_OR_RETURN(e.device, device::create_cpu_device(options.threads, options.cpu_isa));
+  const std::vector<formats::FamilyTraits> families = model::family_traits();
+  ATTUNE_ASSIGN_OR_RETURN(e.model, formats::open_model(options.model, options.load_format,
+                                                       options.random_seed, families));
+  formats::ModelConfig& config = e.model.config;
+  if (options.context_length > config.max_model_len)
+    return invalid_argument(cat("--context-length ", options.context_length, ": the model holds ",
+                                config.max_model_len, " tokens"));
+  if (options.context_length > 0) config.max_model_len = options.context_length;
+
+  const resolve::Resolution resolution = resolve::resolve(
+      model_traits(config), device_traits(e.device->info()), options, descriptors());
+  e.resolution_json = resolve::to_json(resolution);
+  e.resolution_table = resolve::to_table(resolution);
+  ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
+  ATTUNE_ASSIGN_OR_RETURN(e.router,
+                          attention::Router::create(resolution.candidate_names(), *e.device));
+
+  sched::SchedulerConfig sc;
+  sc.vocab_size = config.vocab_size;
+  sc.max_model_len = config.max_model_len;
+  sc.eos_token_ids = config.eos_token_ids;
+  sc.max_running_requests =
+      options.max_running_requests > 0 ? options.max_running_requests : kDefaultRunningRequests;
+  sc.max_queued_requests = options.max_queued_requests;
+  sc.chunked_prefill_size =
+      options.chunked_prefill_size != 0 ? options.chunked_prefill_size : kDefaultChunk;
+  sc.max_prefill_tokens = options.max_prefill_tokens;
+  ATTUNE_ASSIGN_OR_RETURN(sc.policy, sched::parse_policy(options.schedule_policy));
+  sc.conservativeness = options.schedule_conservativeness;
+  sc.deterministic = options.enable_deterministic_inference;
+  sc.random_seed = options.random_seed;
+  sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : ModelRunner::kInFlight;
+
+  e.stream = e.device->create_stream();
+  ATTUNE_ASSIGN_OR_RETURN(
+      std::unique_ptr<model::Decoder> decoder,
+      model::Decoder::load(config, *e.model.weights,
+                           {.act = resolution.activation_dtype,
+                            .deterministic = options.enable_deterministic_inference,
+                            .max_tokens = sc.max_step_tokens()},
+                           *e.device, *e.stream, ops::cpu_ops(e.device->info().isa),
+                           log_progress(e.model.name)));
+  ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
+
+  RunnerConfig rc;
+  rc.geometry.layer = {config.num_kv_heads, config.head_dim, config.v_head_dim,
+                       resolution.kv_dtype};
+  rc.geometry.layers = config.num_layers;
+  rc.geometry.page_size = resolution.page_size;
+  ATTUNE_ASSIGN_OR_RETURN(
+      rc.num_slots, pool_slots(options, rc.geometry, e.device->info(), decoder->weight_bytes()));
+  rc.max_seqs = sc.max_step_rows();
+  rc.max_tokens = sc.max_step_tokens();
+  rc.max_model_len = sc.max_model_len;
+  rc.deterministic = options.enable_deterministic_inference;
+  ATTUNE_ASSIGN_OR_RETURN(
+      e.runner, ModelRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));
+
+  e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size);
+  if (!options.disable_radix_cache)
+    e.index = std::make_unique<kv::PrefixIndex>(
+        *e.pool, kv::make_lru_policy(),
+        kv::CacheIdentity{cat(e.model.path, ":", e.model.parameters, ":", e.model.weight_format),
+                          tensor::dtype_name(resolution.kv_dtype), resolution.kv_layout});
+  e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());
+  e.info = {.path = e.model.path,
+            .name = e.model.name,
+            .architecture = config.architecture,
+            .vocab_size = config.vocab_size,
+            .max_model_len = config.max_model_len,
+            .eos_token_ids = config.eos_token_ids,
+            .parameters = e.model.parameters,
+            .weight_format = e.model.weight_format};
+  return e;
+}
+
+}  // namespace attune::engine

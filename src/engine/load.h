@@ -1,0 +1,40 @@
+// From Options to everything that a running engine owns: device, resolution, weights, pools,
+// scheduler.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attention/route.h"
+#include "attune/engine.h"
+#include "device/device.h"
+#include "engine/model_runner.h"
+#include "formats/weight_source.h"
+#include "kv/index/prefix_index.h"
+#include "kv/pool/page_pool.h"
+#include "resolve/resolve.h"
+#include "sched/scheduler.h"
+
+namespace attune::engine {
+
+// In the order of construction; destroyed the other way round.
+struct LoadedEngine {
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<device::Stream> stream;
+  formats::LoadedModel model;  // holds the map that the embedding is read from
+  std::unique_ptr<attention::Router> router;
+  std::unique_ptr<ModelRunner> runner;
+  std::unique_ptr<kv::PagePool> pool;
+  std::unique_ptr<kv::PrefixIndex> index;  // null: --disable-radix-cache
+  std::unique_ptr<sched::Scheduler> scheduler;
+  ModelInfo info;
+  std::string resolution_json, resolution_table;
+};
+
+Result<LoadedEngine> load_engine(const Options& options);
+
+// What the model asks of attention, and what the device offers: the resolver's inputs.
+resolve::ModelTraits model_traits(const formats::ModelConfig& config);
+resolve::DeviceTraits device_traits(const device::DeviceInfo& info);
+
+}  // namespace attune::engine

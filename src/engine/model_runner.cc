@@ -1,0 +1,253 @@
+#include "engine/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace attune::engine {
+
+using sched::RowKind;
+using sched::StepPlan;
+using sched::StepRow;
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& config,
+                                                         std::unique_ptr<model::Decoder> decoder,
+                                                         attention::Router& router,
+                                                         device::Device& device,
+                                                         device::Stream& stream) {
+  std::unique_ptr<ModelRunner> r(new ModelRunner());
+  const formats::ModelConfig& model = decoder->config();
+  r->config_ = config;
+  r->router_ = &router;
+  r->device_ = &device;
+  r->stream_ = &stream;
+  r->limits_ = {.max_seqs = config.max_seqs,
+                .max_tokens = config.max_tokens,
+                .max_kv_len = config.max_model_len,
+                .q_heads = model.num_heads,
+                .kv_heads = model.num_kv_heads,
+                .qk_dim = model.head_dim,
+                .v_dim = model.v_head_dim,
+                .page_size = config.geometry.page_size,
+                .threads = device.info().threads};
+  const int64_t layer_bytes = config.geometry.piece_bytes() * config.num_slots;
+  for (int32_t i = 0; i < config.geometry.layers; ++i) {
+    ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer, device.allocate(layer_bytes, "the KV pool"));
+    r->kv_views_.push_back(kv::make_view(config.geometry, buffer.data(), config.num_slots));
+    r->kv_buffers_.push_back(std::move(buffer));
+  }
+  ATTUNE_ASSIGN_OR_RETURN(
+      r->logits_,
+      device.allocate(int64_t{model::Decoder::kMaxLogitRows} * model.vocab_size * 4, "logits"));
+  r->decoder_ = std::move(decoder);
+  r->places_.resize(config.max_seqs);
+  r->samplers_.resize(device.info().threads);
+  return r;
+}
+
+ModelRunner::~ModelRunner() {
+  if (stream_) stream_->synchronize();
+}
+
+int64_t ModelRunner::kv_bytes() const {
+  return config_.geometry.page_bytes() * config_.num_slots;
+}
+
+Result<Launched> ModelRunner::launch(StepPlan plan) {
+  auto shared = std::make_shared<const StepPlan>(std::move(plan));
+  auto result = std::make_shared<sched::StepResult>();
+  result->id = shared->id;
+  result->rows.resize(shared->rows.size());
+  Buffers& b = buffers_[shared->id % kInFlight];
+  fill(*shared, b);
+  for (Group& group : b.groups) ATTUNE_RETURN_IF_ERROR(route(group));
+  stream_->launch([this, shared, result, &b] { execute(*shared, b, *result); });
+  return Launched{shared, result, stream_->record()};
+}
+
+// Host arrays of the step: everything but the ids of decode rows, which only the device knows.
+void ModelRunner::fill(const StepPlan& plan, Buffers& b) const {
+  b.ids.clear();
+  b.positions.clear();
+  b.slot_mapping.clear();
+  for (Group& g : b.groups) {
+    g.q_indptr.assign(1, 0);
+    g.page_indptr.assign(1, 0);
+    g.kv_len.clear();
+    g.page_slots.clear();
+    g.batch = {};
+  }
+  const int32_t page = config_.geometry.page_size;
+  for (const StepRow& row : plan.rows) {
+    Group& g = b.groups[row.kind == RowKind::kPrefill ? 0 : 1];
+    const int32_t end = row.start + row.num_tokens;
+    ATTUNE_CHECK(static_cast<int64_t>(row.pages.size()) * page >= end);
+    if (g.kv_len.empty()) g.first_token = static_cast<int32_t>(b.ids.size());
+    for (int32_t i = 0; i < row.num_tokens; ++i) {
+      const int32_t position = row.start + i;
+      b.ids.push_back(row.kind == RowKind::kPrefill ? row.tokens[i] : -1);
+      b.positions.push_back(position);
+      b.slot_mapping.push_back(int64_t{row.pages[position / page].value} * page + position % page);
+    }
+    const int32_t used_pages = (end + page - 1) / page;
+    for (int32_t i = 0; i < used_pages; ++i) g.page_slots.push_back(row.pages[i].value);
+    g.page_indptr.push_back(static_cast<int32_t>(g.page_slots.size()));
+    g.q_indptr.push_back(g.q_indptr.back() + row.num_tokens);
+    g.kv_len.push_back(end);
+    g.batch.max_q_len = std::max(g.batch.max_q_len, row.num_tokens);
+    g.batch.max_kv_len = std::max(g.batch.max_kv_len, end);
+  }
+  ATTUNE_CHECK(static_cast<int32_t>(b.ids.size()) <= config_.max_tokens);
+  for (int i = 0; i < 2; ++i) {
+    Group& g = b.groups[i];
+    g.batch.phase = i == 0 ? attention::Phase::kPrefill : attention::Phase::kDecode;
+    g.batch.num_seqs = static_cast<int32_t>(g.kv_len.size());
+    g.batch.num_tokens = g.q_indptr.back();
+    g.batch.q_indptr = g.q_indptr.data();
+    g.batch.kv_len = g.kv_len.data();
+    g.batch.page_indptr = g.page_indptr.data();
+    g.batch.page_slots = g.page_slots.data();
+    g.batch.page_size = page;
+    g.batch.deterministic = config_.deterministic;
+  }
+}
+
+void ModelRunner::admit(const sched::Admission& a) {
+  Place& place = places_[a.place.value];
+  const SamplingParams& s = a.sampling;
+  place = Place{.request = a.request, .sampling = s};
+  place.penalised =
+      s.repetition_penalty != 1.0f || s.presence_penalty != 0 || s.frequency_penalty != 0;
+  place.output_tokens = static_cast<int32_t>(a.history.size()) - a.prompt_tokens;
+  if (s.min_new_tokens > 0) {
+    place.forbidden_early = decoder_->config().eos_token_ids;
+    place.forbidden_early.insert(place.forbidden_early.end(), s.stop_token_ids.begin(),
+                                 s.stop_token_ids.end());
+  }
+  if (!place.penalised) return;
+  for (size_t i = 0; i < a.history.size(); ++i)
+    place.count(a.history[i], i >= static_cast<size_t>(a.prompt_tokens));
+}
+
+void ModelRunner::Place::count(TokenId token, bool output) {
+  const auto [it, added] = count_index.try_emplace(token, static_cast<int32_t>(counts.size()));
+  if (added) counts.push_back({token, 0, false});
+  ops::TokenCount& c = counts[it->second];
+  if (output) {
+    ++c.in_output;
+  } else {
+    c.in_prompt = true;
+  }
+}
+
+// On the stream's thread.
+void ModelRunner::execute(const StepPlan& plan, Buffers& b, sched::StepResult& result) {
+  for (const sched::Admission& a : plan.admissions) admit(a);
+  std::vector<int32_t> last_tokens;  // index of each row's last token
+  int32_t token = 0;
+  for (const StepRow& row : plan.rows) {
+    if (row.kind == RowKind::kDecode) b.ids[token] = places_[row.place.value].last_token;
+    token += row.num_tokens;
+    last_tokens.push_back(token - 1);
+  }
+  std::vector<model::AttentionGroup> groups;
+  for (Group& g : b.groups) {
+    if (g.batch.num_tokens == 0) continue;
+    g.backend->plan_on(*g.plan, *stream_);
+    groups.push_back({g.backend, g.plan, g.first_token, g.batch.num_tokens});
+  }
+  decoder_->forward({.num_tokens = token,
+                     .ids = b.ids.data(),
+                     .positions = b.positions.data(),
+                     .slot_mapping = b.slot_mapping.data(),
+                     .groups = groups,
+                     .kv = kv_views_},
+                    *stream_);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    if (row.prompt_logprob_start >= 0)
+      prompt_logprobs(row, last_tokens[i] - row.num_tokens + 1, result.rows[i]);
+  }
+  sample_rows(plan, last_tokens, result);
+}
+
+void ModelRunner::sample_rows(const StepPlan& plan, const std::vector<int32_t>& last_tokens,
+                              sched::StepResult& result) {
+  std::vector<int32_t> rows;  // of the plan
+  for (size_t i = 0; i < plan.rows.size(); ++i)
+    if (plan.rows[i].sample) rows.push_back(static_cast<int32_t>(i));
+  const int64_t vocab = decoder_->config().vocab_size;
+  constexpr int32_t kMax = model::Decoder::kMaxLogitRows;
+  for (size_t first = 0; first < rows.size(); first += kMax) {
+    const auto count = static_cast<int32_t>(std::min<size_t>(kMax, rows.size() - first));
+    std::array<int32_t, kMax> picked;
+    for (int32_t i = 0; i < count; ++i) picked[i] = last_tokens[rows[first + i]];
+    decoder_->logits(picked.data(), count, logits_.as<float>(), *stream_);
+    auto sample_strided = [&](int thread, int threads) {
+      for (int32_t i = thread; i < count; i += threads)
+        sample_one(plan.rows[rows[first + i]], logits_.as<float>() + i * vocab, samplers_[thread],
+                   result.rows[rows[first + i]]);
+    };
+    if (count == 1) {
+      sample_strided(0, 1);
+    } else {
+      stream_->pool().run(sample_strided);
+    }
+  }
+}
+
+void ModelRunner::sample_one(const StepRow& row, float* logits, ops::Sampler& sampler,
+                             sched::RowResult& out) {
+  Place& place = places_[row.place.value];
+  const bool early = place.output_tokens < place.sampling.min_new_tokens;
+  ops::Sampled drawn =
+      sampler.sample({.logits = logits,
+                      .vocab = decoder_->config().vocab_size,
+                      .sampling = &place.sampling,
+                      .seed = place.sampling.seed.value_or(0),
+                      .position = row.start + row.num_tokens,
+                      .counts = place.counts,
+                      .forbidden = early ? std::span<const TokenId>(place.forbidden_early)
+                                         : std::span<const TokenId>(),
+                      .top_logprobs = place.sampling.top_logprobs});
+  if (drawn.token < 0) {
+    out.error = "the model's logits are not finite: the weights or the KV cache hold NaN or Inf";
+    place.last_token = 0;  // a step already planned may still read it; its result is dropped
+    return;
+  }
+  out.token = place.last_token = drawn.token;
+  out.logprob = std::move(drawn.logprob);
+  ++place.output_tokens;
+  if (place.penalised) place.count(drawn.token, true);
+}
+
+// Logits of position p - 1 give the log-probability of the prompt's id at p. In pieces of
+// kMaxLogitRows, so that a long prompt needs no more memory than a short one.
+void ModelRunner::prompt_logprobs(const StepRow& row, int32_t first_token, sched::RowResult& out) {
+  const int32_t begin = std::max(row.prompt_logprob_start, row.start + 1);
+  const int32_t end = row.start + row.num_tokens + (row.next_token >= 0 ? 1 : 0);
+  out.prompt_logprobs_first = begin;
+  const int64_t vocab = decoder_->config().vocab_size;
+  const int32_t top = std::max(0, places_[row.place.value].sampling.top_logprobs);
+  constexpr int32_t kMax = model::Decoder::kMaxLogitRows;
+  for (int32_t p = begin; p < end; p += kMax) {
+    const int32_t count = std::min(kMax, end - p);
+    std::array<int32_t, kMax> picked;
+    for (int32_t i = 0; i < count; ++i) picked[i] = first_token + (p + i - 1 - row.start);
+    decoder_->logits(picked.data(), count, logits_.as<float>(), *stream_);
+    std::array<LogprobEntry, kMax> entries;
+    stream_->pool().parallel_for(count, 1, [&](int64_t b, int64_t e) {
+      for (int64_t i = b; i < e; ++i) {
+        const int32_t offset = p + static_cast<int32_t>(i) - row.start;
+        const TokenId id = offset < row.num_tokens ? row.tokens[offset] : row.next_token;
+        entries[i] = ops::Sampler::logprobs(logits_.as<float>() + i * vocab,
+                                            static_cast<int32_t>(vocab), id, top);
+      }
+    });
+    for (int32_t i = 0; i < count; ++i) out.prompt_logprobs.push_back(std::move(entries[i]));
+  }
+}
+
+}  // namespace attune::engine

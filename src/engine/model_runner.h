@@ -1,0 +1,109 @@
+// Runs StepPlans on a device: turns a plan into the arrays that kernels read, routes its batches to
+// attention backends, launches the layers and the sampling, and fills a StepResult. It knows
+// nothing of queues, prefixes or clients. Called on the engine's thread; the work runs on the
+// device's stream.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "attention/route.h"
+#include "device/device.h"
+#include "kv/layout/layout.h"
+#include "model/decoder.h"
+#include "ops/sample/sample.h"
+#include "sched/step_plan.h"
+
+namespace attune::engine {
+
+struct RunnerConfig {
+  kv::KvGeometry geometry;
+  int32_t num_slots = 0;   // device pages, the padding page included
+  int32_t max_seqs = 0;    // places
+  int32_t max_tokens = 0;  // of one step
+  int32_t max_model_len = 0;
+  bool deterministic = false;
+};
+
+// A launched step. `result` is complete once `event` is done.
+struct Launched {
+  std::shared_ptr<const sched::StepPlan> plan;
+  std::shared_ptr<sched::StepResult> result;
+  std::shared_ptr<device::Event> event;
+};
+
+class ModelRunner {
+ public:
+  static Result<std::unique_ptr<ModelRunner>> create(const RunnerConfig& config,
+                                                     std::unique_ptr<model::Decoder> decoder,
+                                                     attention::Router& router,
+                                                     device::Device& device,
+                                                     device::Stream& stream);
+  ~ModelRunner();
+
+  // At most kInFlight steps may be launched and not done. Errors are of this step: no backend
+  // serves one of its batches.
+  static constexpr int kInFlight = 2;
+  Result<Launched> launch(sched::StepPlan plan);
+
+  int64_t kv_bytes() const;
+
+ private:
+  // What a sequence keeps on the device between steps.
+  struct Place {
+    RequestId request = 0;
+    SamplingParams sampling;
+    TokenId last_token = -1;
+    int32_t output_tokens = 0;
+    bool penalised = false;
+    std::vector<TokenId> forbidden_early;  // before min_new_tokens: end-of-sequence and stop ids
+    std::vector<ops::TokenCount> counts;
+    std::unordered_map<TokenId, int32_t> count_index;
+    void count(TokenId token, bool output);
+  };
+  // The sequences of one phase, as attention::Batch points to them.
+  struct Group {
+    std::vector<int32_t> q_indptr, kv_len, page_indptr, page_slots;
+    attention::Batch batch;
+    const attention::Backend* backend = nullptr;
+    std::vector<std::unique_ptr<attention::Plan>> plans;  // by backend, made on first use
+    attention::Plan* plan = nullptr;
+    int32_t first_token = 0;
+  };
+  // One per step in flight, reused.
+  struct Buffers {
+    std::vector<int32_t> ids, positions;
+    std::vector<int64_t> slot_mapping;
+    std::array<Group, 2> groups;  // prefill, decode
+  };
+
+  ModelRunner() = default;
+  void fill(const sched::StepPlan& plan, Buffers& b) const;
+  Status route(Group& group);
+  void execute(const sched::StepPlan& plan, Buffers& b, sched::StepResult& result);
+  void admit(const sched::Admission& admission);
+  void sample_rows(const sched::StepPlan& plan, const std::vector<int32_t>& last_tokens,
+                   sched::StepResult& result);
+  void sample_one(const sched::StepRow& row, float* logits, ops::Sampler& sampler,
+                  sched::RowResult& out);
+  void prompt_logprobs(const sched::StepRow& row, int32_t first_token, sched::RowResult& out);
+
+  RunnerConfig config_;
+  std::unique_ptr<model::Decoder> decoder_;
+  attention::Router* router_ = nullptr;
+  device::Device* device_ = nullptr;
+  device::Stream* stream_ = nullptr;
+  attention::Limits limits_;
+  std::vector<device::Buffer> kv_buffers_;
+  std::vector<kv::PagedKvView> kv_views_;
+  std::vector<device::Buffer> workspaces_;
+  device::Buffer logits_;  // [kMaxLogitRows, vocab]
+  std::vector<Place> places_;
+  std::vector<ops::Sampler> samplers_;  // one per worker
+  std::array<Buffers, kInFlight> buffers_;
+};
+
+}  // namespace attune::engine
