@@ -1,0 +1,147 @@
+#include "base/settings.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace attune::base {
+
+const char* setting_source_name(SettingSource source) {
+  switch (source) {
+    case SettingSource::kDefault:
+      return "default";
+    case SettingSource::kConfigFile:
+      return "config";
+    case SettingSource::kEnvironment:
+      return "env";
+    case SettingSource::kCommandLine:
+      return "flag";
+  }
+  return "unknown";
+}
+
+std::string environment_name(std::string_view flag) {
+  std::string name = "ATTUNE_";
+  for (char c : flag)
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::string json_key(std::string_view flag) {
+  std::string key(flag);
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+Settings::Settings()
+    : rows_(option_flags(options_)), sources_(rows_.size(), SettingSource::kDefault) {}
+
+Status Settings::set(size_t row, std::string_view spelled, const std::vector<std::string>& values,
+                     SettingSource source) {
+  // A weaker layer is read all the same, so that its mistakes are heard, but changes nothing.
+  Options scratch = options_;
+  bool weaker = source < sources_[row];
+  Flag target = weaker ? option_flags(scratch)[row] : rows_[row];
+  if (auto* list = std::get_if<std::vector<std::string>*>(&target.target)) {
+    (*list)->clear();
+  } else if (values.size() != 1) {
+    return invalid_argument(cat(spelled, " takes one value, not a list"));
+  }
+  for (const std::string& value : values) ATTUNE_RETURN_IF_ERROR(set_flag(target, spelled, value));
+  if (!weaker) sources_[row] = source;
+  return {};
+}
+
+Result<ParsedFlags> Settings::apply_args(const std::vector<std::string>& args,
+                                         const std::vector<Flag>& own) {
+  std::vector<Flag> all = own;
+  all.insert(all.end(), rows_.begin(), rows_.end());
+  ATTUNE_ASSIGN_OR_RETURN(ParsedFlags parsed, parse_flags(all, args));
+  for (std::string_view name : parsed.set) {
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].name == name) sources_[row] = SettingSource::kCommandLine;
+    }
+  }
+  return parsed;
+}
+
+Status Settings::apply_environment(const std::vector<std::string>& environment) {
+  std::vector<std::string> known;
+  for (const Flag& flag : rows_) known.push_back(environment_name(flag.name));
+  for (const std::string& entry : environment) {
+    size_t equals = entry.find('=');
+    std::string name = entry.substr(0, equals);
+    if (equals == std::string::npos || !name.starts_with("ATTUNE_")) continue;
+    auto found = std::find(known.begin(), known.end(), name);
+    if (found != known.end()) {
+      ATTUNE_RETURN_IF_ERROR(set(found - known.begin(), name, {entry.substr(equals + 1)},
+                                 SettingSource::kEnvironment));
+      continue;
+    }
+    const Flag* alias =
+        find_flag(rows_, json_key([&] {
+                    std::string lower = name.substr(7);
+                    for (char& c : lower)
+                      c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+                    return lower;
+                  }()));
+    std::string instead = alias ? cat(" (did you mean ", environment_name(alias->name), "?)")
+                                : did_you_mean(name, known);
+    warnings_.push_back(
+        cat("environment variable ", name, " is no setting and has no effect", instead));
+  }
+  return {};
+}
+
+Status Settings::apply_config(std::string_view file, const std::vector<ConfigEntry>& entries) {
+  std::vector<std::string> keys;
+  for (const Flag& flag : rows_) keys.push_back(json_key(flag.name));
+  for (const ConfigEntry& entry : entries) {
+    const Flag* flag = find_flag(rows_, entry.key);
+    if (!flag)
+      return invalid_argument(
+          cat(file, ": unknown key '", entry.key, "'", did_you_mean(entry.key, keys)));
+    ATTUNE_RETURN_IF_ERROR(set(flag - rows_.data(), cat(file, ": ", entry.key), entry.values,
+                               SettingSource::kConfigFile));
+  }
+  return {};
+}
+
+SettingSource Settings::source(std::string_view name) const {
+  const Flag* flag = find_flag(rows_, name);
+  ATTUNE_CHECK(flag != nullptr);
+  return sources_[flag - rows_.data()];
+}
+
+std::string Settings::to_json() const {
+  std::string out;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    out +=
+        cat(i ? "," : "", json_quote(json_key(rows_[i].name)), ":{\"value\":", flag_json(rows_[i]),
+            ",\"source\":\"", setting_source_name(sources_[i]), "\"}");
+  }
+  return "{" + out + "}";
+}
+
+std::string Settings::to_table(bool changed_only) const {
+  size_t name_width = 0, value_width = 0;
+  auto shown = [&](size_t i) { return !changed_only || sources_[i] != SettingSource::kDefault; };
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!shown(i)) continue;
+    name_width = std::max(name_width, rows_[i].name.size());
+    value_width = std::max(value_width, flag_text(rows_[i]).size());
+  }
+  std::string out;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!shown(i)) continue;
+    std::string name(rows_[i].name), value = flag_text(rows_[i]);
+    name.resize(name_width + 2, ' ');
+    value.resize(value_width + 2, ' ');
+    out += cat(name, value, setting_source_name(sources_[i]), "\n");
+  }
+  return out;
+}
+
+}  // namespace attune::base
