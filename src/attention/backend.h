@@ -8,21 +8,25 @@
 #include <vector>
 
 #include "attention/capabilities.h"
+#include "attune/status.h"
 #include "device/device.h"
 #include "kv/layout/layout.h"
 
 namespace attune::attention {
 
-// The largest step a plan must serve; fixes workspace sizes once.
+// The largest step a plan must serve; fixes workspace sizes once. Heads and dims are those of every
+// layer; num_slots is the pool's, and bounds the page slots of every batch.
 struct Limits {
   int32_t max_seqs = 0, max_tokens = 0, max_kv_len = 0;
-  int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, threads = 1;
+  int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, num_slots = 0,
+          threads = 1;
 };
 
 // The sequences of one phase in a step, on the host; the arrays outlive the step. Sequence s owns
 // query rows [q_indptr[s], q_indptr[s+1]) of the batch and its last query sits at position
 // kv_len[s]-1: its query i sees keys [0, kv_len[s] - q_len + i] (causal from the end). A sequence
-// may have no rows.
+// may have no rows, and a row may see no key (q_len > kv_len): it gives output 0 and LSE -inf.
+// Nothing of a page beyond kv_len is ever read.
 struct Batch {
   Phase phase = Phase::kPrefill;
   int32_t num_seqs = 0, num_tokens = 0;
@@ -33,8 +37,9 @@ struct Batch {
   const int32_t* page_slots = nullptr;   // [page_indptr[num_seqs]], device slots in order
   int32_t page_size = 0;
   bool deterministic = false;  // batch-invariant results are asked for
-  // Verify with a token tree: bit (i * 64 + j) says whether query i of a sequence sees its query j;
-  // every query sees the whole prefix. null: causal. [num_tokens] words of 64 bits, q_len <= 64.
+  // Verify with a token tree: bit j of word i says whether query i of a sequence sees its query j;
+  // every query sees the whole prefix of kv_len - q_len keys. null: causal. [num_tokens] words,
+  // q_len <= 64. A query's position, for windows, is its depth: prefix + (bits of its word) - 1.
   const uint64_t* tree_mask = nullptr;
 };
 
@@ -44,9 +49,10 @@ struct LayerParams {
   float scale = 0;     // of q.k, usually 1/sqrt(qk_dim)
   int32_t window = 0;  // 0: all; w: a query sees the last w keys, its own included
   float soft_cap = 0;  // 0: none; c: c * tanh(s / c), before the mask
-  const float* sinks =
-      nullptr;  // [q_heads] or null: a logit per head that only adds to the denominator
-  bool causal = true;
+  // [q_heads] or null: a logit per head that only adds to the denominator (and so to the LSE); of
+  // partial results to be merged one may have it.
+  const float* sinks = nullptr;
+  bool causal = true;  // false: every query sees keys [0, kv_len), less the window's past
 };
 
 struct Io {
@@ -56,8 +62,8 @@ struct Io {
   void* out = nullptr;  // [num_tokens, q_heads, v_dim], token stride out_stride elements
   tensor::DType out_dtype = tensor::DType::kF32;
   int64_t out_stride = 0;
-  float* lse =
-      nullptr;  // [num_tokens, q_heads], natural log, or null; a row without keys: out 0, lse -inf
+  // [num_tokens, q_heads], natural log of the denominator, or null.
+  float* lse = nullptr;
 };
 
 class Plan {
@@ -82,11 +88,12 @@ class Backend {
   virtual int64_t workspace_bytes(const Limits& limits) const = 0;
   // A plan object to be reused step after step; `workspace` has workspace_bytes(limits) bytes.
   virtual std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const = 0;
-  // The host part, once per step, outside the layers. Never allocates device memory.
-  virtual void plan(const Batch& batch, Plan& plan) const = 0;
+  // The host part, once per step, outside the layers. Never allocates device memory. Errors:
+  // check_batch's (attention/check.h); the plan then serves no batch.
+  virtual Status plan(const Batch& batch, Plan& plan) const = 0;
   // The device part, once per step, recorded in the graph.
   virtual void plan_on(Plan& plan, device::Stream& stream) const = 0;
-  // Launches one layer.
+  // Launches one layer; on the CPU inside Stream::launch, and done when it returns.
   virtual void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
                    device::Stream& stream) const = 0;
 };
