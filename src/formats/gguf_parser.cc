@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "formats/gguf.h"
-#include "formats/quoted.h"
+#include "formats/quote.h"
 
 namespace attune::formats {
 namespace {
@@ -141,9 +141,9 @@ class GgufParser {
       ATTUNE_RETURN_IF_ERROR(read_string(entry.key, "metadata key"));
       if (entry.key.empty()) return bad(entry.offset, "metadata key", "empty");
       if (!file_.key_index_.emplace(entry.key, file_.metadata_.size()).second)
-        return bad(entry.offset, "metadata key", quoted(entry.key) + " appears twice");
+        return bad(entry.offset, "metadata key", quote(entry.key) + " appears twice");
       if (Status status = read_value(entry.value); !status.ok())
-        return status.with_context("metadata " + quoted(entry.key));
+        return status.with_context("metadata " + quote(entry.key));
       file_.metadata_.push_back(std::move(entry));
     }
     return {};
@@ -239,8 +239,9 @@ class GgufParser {
     if (it == file_.key_index_.end()) return {};
     const GgufEntry& entry = file_.metadata_[it->second];
     const auto* value = std::get_if<uint64_t>(&entry.value.value);
-    if (value == nullptr || !std::has_single_bit(*value) || *value > (1u << 30))
-      return bad(entry.offset, std::string(kKey), "expected an unsigned power of two up to 2^30");
+    if (value == nullptr || !std::has_single_bit(*value) || *value < 8 || *value > (1u << 30))
+      return bad(entry.offset, std::string(kKey),
+                 "expected an unsigned power of two from 8 to 2^30");
     file_.alignment_ = *value;
     return {};
   }
@@ -255,9 +256,9 @@ class GgufParser {
       ATTUNE_RETURN_IF_ERROR(read_string(tensor.name, "tensor name"));
       if (tensor.name.empty()) return bad(at, "tensor name", "empty");
       if (!file_.tensor_index_.emplace(tensor.name, file_.tensors_.size()).second)
-        return bad(at, "tensor name", quoted(tensor.name) + " appears twice");
+        return bad(at, "tensor name", quote(tensor.name) + " appears twice");
       if (Status status = read_tensor(tensor); !status.ok())
-        return status.with_context("tensor " + quoted(tensor.name));
+        return status.with_context("tensor " + quote(tensor.name));
       file_.tensors_.push_back(tensor);
     }
     return {};
@@ -330,7 +331,7 @@ class GgufParser {
     for (GgufTensor& tensor : file_.tensors_) {
       const uint64_t size = uint64_t(tensor.view.bytes());
       if (tensor.offset > section || size > section - tensor.offset)
-        return data_loss(file_.name_ + ": GGUF tensor " + quoted(tensor.name) + " needs " +
+        return data_loss(file_.name_ + ": GGUF tensor " + quote(tensor.name) + " needs " +
                          std::to_string(size) + " bytes at offset " +
                          std::to_string(tensor.offset) + " of the data section at byte " +
                          std::to_string(start) + ", which has " + std::to_string(section) +
@@ -344,8 +345,8 @@ class GgufParser {
     for (size_t i = 1; i < by_offset.size(); ++i) {
       const GgufTensor &a = *by_offset[i - 1], &b = *by_offset[i];
       if (a.offset + uint64_t(a.view.bytes()) > b.offset)
-        return bad(b.offset, "tensor " + quoted(b.name),
-                   "overlaps tensor " + quoted(a.name) + " at byte " + std::to_string(a.offset));
+        return bad(b.offset, "tensor " + quote(b.name),
+                   "overlaps tensor " + quote(a.name) + " at byte " + std::to_string(a.offset));
     }
     return {};
   }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "formats/config_checks.h"
-#include "formats/quoted.h"
+#include "formats/quote.h"
 
 namespace attune::formats {
 namespace {
@@ -110,7 +110,7 @@ Status unknown_family(std::span<const FamilyTraits> families, std::string_view F
   std::string known;
   for (const FamilyTraits& family : families)
     known += (known.empty() ? "" : ", ") + std::string(family.*field);
-  return unsupported("the model's architecture is " + quoted(name) + "; supported: " + known);
+  return unsupported("the model's architecture is " + quote(name) + "; supported: " + known);
 }
 
 std::optional<RopeScaling> parse_rope_scaling(std::string_view name) {

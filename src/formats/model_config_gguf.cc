@@ -6,7 +6,7 @@
 #include "formats/config_checks.h"
 #include "formats/gguf.h"
 #include "formats/model_config.h"
-#include "formats/quoted.h"
+#include "formats/quote.h"
 
 namespace attune::formats {
 namespace {
@@ -122,7 +122,7 @@ class GgufConfigReader {
     ATTUNE_ASSIGN_OR_RETURN(const std::string_view name, gguf_.get_string_or(key, "none"));
     const auto scaling = parse_rope_scaling(name);
     if (!scaling)
-      return unsupported(gguf_.path() + ": GGUF metadata " + key + " is " + quoted(name) +
+      return unsupported(gguf_.path() + ": GGUF metadata " + key + " is " + quote(name) +
                          "; supported: none, linear, llama3, yarn");
     rope.scaling = *scaling;
     if (rope.scaling == RopeScaling::kNone) return {};

@@ -6,7 +6,7 @@
 #include "formats/config_checks.h"
 #include "formats/json.h"
 #include "formats/model_config.h"
-#include "formats/quoted.h"
+#include "formats/quote.h"
 
 namespace attune::formats {
 namespace {
@@ -139,8 +139,7 @@ class HfConfigReader {
         fields_.read_double("final_logit_softcapping", 0, 1e6, c.final_logit_softcap));
     ATTUNE_RETURN_IF_ERROR(fields_.read_string("hidden_act", c.hidden_act));
     if (c.hidden_act != "silu")
-      return unsupported("config.json: hidden_act is " + quoted(c.hidden_act) +
-                         "; supported: silu");
+      return unsupported("config.json: hidden_act is " + quote(c.hidden_act) + "; supported: silu");
     if (fields_.find("quantization_config") != nullptr)
       return unsupported(
           "config.json: quantization_config: quantised safetensors are not supported; use the "
@@ -210,7 +209,7 @@ class HfConfigReader {
     ATTUNE_RETURN_IF_ERROR(inner.read_string("rope_type", type));
     const auto scaling = parse_rope_scaling(type);
     if (!scaling)
-      return unsupported(inner.file() + ": rope_type is " + quoted(type) +
+      return unsupported(inner.file() + ": rope_type is " + quote(type) +
                          "; supported: default, linear, llama3, yarn");
     rope.scaling = *scaling;
     if (rope.scaling == RopeScaling::kNone) return {};
@@ -239,7 +238,7 @@ class HfConfigReader {
     const auto dtype = tensor::parse_dtype(name);
     if (!dtype || (*dtype != tensor::DType::kF32 && *dtype != tensor::DType::kF16 &&
                    *dtype != tensor::DType::kBF16))
-      return unsupported("config.json: torch_dtype is " + quoted(name) +
+      return unsupported("config.json: torch_dtype is " + quote(name) +
                          "; supported: float32, float16, bfloat16");
     config_.dtype = *dtype;
     return {};

@@ -17,6 +17,8 @@
 
 namespace attune::formats {
 
+class Json;
+
 struct SafetensorsTensor {
   std::string name;
   tensor::TensorView view;
@@ -41,6 +43,8 @@ class SafetensorsFile {
 
  private:
   Status read();
+  Status read_metadata(const Json& object);
+  Status place_tensors(uint64_t start);
 
   std::string name_;
   MappedFile file_;

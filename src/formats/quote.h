@@ -9,7 +9,7 @@
 namespace attune::formats {
 
 // In double quotes, escaped, cut to 100 bytes.
-inline std::string quoted(std::string_view name) {
+inline std::string quote(std::string_view name) {
   constexpr size_t kMax = 100;
   std::string text = Json(name.substr(0, kMax)).dump();
   return name.size() > kMax ? text + "..." : text;
