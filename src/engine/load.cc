@@ -23,8 +23,8 @@ constexpr int32_t kDefaultChunk = 256;
 
 std::vector<resolve::Descriptor> descriptors() {
   std::vector<resolve::Descriptor> all;
-  for (const attention::BackendEntry& e : attention::backends())
-    all.push_back({e.capabilities, e.unavailable});
+  for (const attention::BackendEntry& b : attention::backends())
+    all.push_back({b.capabilities, b.unavailable});
   return all;
 }
 
@@ -153,7 +153,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size);
   if (!options.disable_radix_cache)
     e.index = std::make_unique<kv::PrefixIndex>(
-        *e.pool, kv::make_lru_policy(),
+        *e.pool, kv::make_lru_policy(rc.num_slots - 1),
         kv::CacheIdentity{cat(e.model.path, ":", e.model.parameters, ":", e.model.weight_format),
                           tensor::dtype_name(resolution.kv_dtype), resolution.kv_layout});
   e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());

@@ -31,6 +31,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
                 .qk_dim = model.head_dim,
                 .v_dim = model.v_head_dim,
                 .page_size = config.geometry.page_size,
+                .num_slots = config.num_slots,
                 .threads = device.info().threads};
   const int64_t layer_bytes = config.geometry.piece_bytes() * config.num_slots;
   for (int32_t i = 0; i < config.geometry.layers; ++i) {
@@ -112,6 +113,23 @@ void ModelRunner::fill(const StepPlan& plan, Buffers& b) const {
     g.batch.page_size = page;
     g.batch.deterministic = config_.deterministic;
   }
+}
+
+// Chooses the batch's backend and plans for it. Plans and workspaces are made once and kept.
+Status ModelRunner::route(Group& group) {
+  if (group.batch.num_tokens == 0) return {};
+  ATTUNE_ASSIGN_OR_RETURN(const attention::Choice choice, router_->route(group.batch));
+  group.plans.resize(router_->num_backends());
+  Group::Planned& planned = group.plans[choice.index];
+  if (!planned.plan) {
+    ATTUNE_ASSIGN_OR_RETURN(
+        planned.workspace,
+        device_->allocate(choice.backend->workspace_bytes(limits_), "attention scratch"));
+    planned.plan = choice.backend->make_plan(limits_, planned.workspace.data());
+  }
+  group.backend = choice.backend;
+  group.plan = planned.plan.get();
+  return group.backend->plan(group.batch, *group.plan);
 }
 
 void ModelRunner::admit(const sched::Admission& a) {

@@ -68,8 +68,12 @@ class ModelRunner {
   struct Group {
     std::vector<int32_t> q_indptr, kv_len, page_indptr, page_slots;
     attention::Batch batch;
-    const attention::Backend* backend = nullptr;
-    std::vector<std::unique_ptr<attention::Plan>> plans;  // by backend, made on first use
+    struct Planned {
+      std::unique_ptr<attention::Plan> plan;
+      device::Buffer workspace;
+    };
+    std::vector<Planned> plans;  // by the router's index of a backend, made on first use
+    const attention::Backend* backend = nullptr;  // what serves the present batch
     attention::Plan* plan = nullptr;
     int32_t first_token = 0;
   };
@@ -99,7 +103,6 @@ class ModelRunner {
   attention::Limits limits_;
   std::vector<device::Buffer> kv_buffers_;
   std::vector<kv::PagedKvView> kv_views_;
-  std::vector<device::Buffer> workspaces_;
   device::Buffer logits_;  // [kMaxLogitRows, vocab]
   std::vector<Place> places_;
   std::vector<ops::Sampler> samplers_;  // one per worker

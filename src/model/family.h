@@ -1,9 +1,11 @@
 // A model family: how its files are to be read and what is special in its layers. Each lives in its
-// own file under families/ and registers itself; nothing else in the engine knows a family's name.
+// own file under families/, which defines
+//   namespace attune::model::families { const Family& NAME(); }
+// for its file's name; CMake lists the files in a generated table (family_table.cc), so a new
+// family is a new file and nothing else.
 #pragma once
 
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "formats/model_config.h"
@@ -12,18 +14,12 @@ namespace attune::model {
 
 struct Family {
   formats::FamilyTraits traits;
-  const char*
-      description;  // for `attune explain` and the docs: "Llama 2 and 3, SmolLM2, TinyLlama"
+  const char* description;  // "Llama 2 and 3, SmolLM2"
 };
 
 // All families of this build, by name.
-std::span<const Family> families();
+std::span<const Family* const> families();
 // Their traits, as formats::open_model takes them.
 std::vector<formats::FamilyTraits> family_traits();
-
-// static const RegisterFamily registered{{...}}; in families/NAME.cc
-struct RegisterFamily {
-  explicit RegisterFamily(const Family& family);
-};
 
 }  // namespace attune::model

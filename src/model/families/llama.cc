@@ -1,16 +1,17 @@
 #include "model/family.h"
 
-namespace attune::model {
-namespace {
+namespace attune::model::families {
 
 // Touvron et al., arXiv:2302.13971; Llama 3 adds grouped queries and its own rope scaling.
-const RegisterFamily registered{{
-    .traits = {.name = "llama",
-               .gguf_architecture = "llama",
-               .hf_architecture = "LlamaForCausalLM",
-               .gguf_rope = formats::RopeStyle::kInterleaved},
-    .description = "Llama 2 and 3, SmolLM2",
-}};
+const Family& llama() {
+  static const Family family{
+      .traits = {.name = "llama",
+                 .gguf_architecture = "llama",
+                 .hf_architecture = "LlamaForCausalLM",
+                 .gguf_rope = formats::RopeStyle::kInterleaved},
+      .description = "Llama 2 and 3, SmolLM2",
+  };
+  return family;
+}
 
-}  // namespace
-}  // namespace attune::model
+}  // namespace attune::model::families

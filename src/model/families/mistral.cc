@@ -1,17 +1,18 @@
 #include "model/family.h"
 
-namespace attune::model {
-namespace {
+namespace attune::model::families {
 
 // Jiang et al., arXiv:2310.06825: Llama with a sliding window. Its GGUF files mostly say "llama".
-const RegisterFamily registered{{
-    .traits = {.name = "mistral",
-               .gguf_architecture = "mistral",
-               .hf_architecture = "MistralForCausalLM",
-               .gguf_rope = formats::RopeStyle::kInterleaved,
-               .sliding_window = true},
-    .description = "Mistral 7B and successors",
-}};
+const Family& mistral() {
+  static const Family family{
+      .traits = {.name = "mistral",
+                 .gguf_architecture = "mistral",
+                 .hf_architecture = "MistralForCausalLM",
+                 .gguf_rope = formats::RopeStyle::kInterleaved,
+                 .window_rule = formats::WindowRule::kAllLayers},
+      .description = "Mistral 7B and successors",
+  };
+  return family;
+}
 
-}  // namespace
-}  // namespace attune::model
+}  // namespace attune::model::families

@@ -1,17 +1,18 @@
 #include "model/family.h"
 
-namespace attune::model {
-namespace {
+namespace attune::model::families {
 
 // Yang et al., arXiv:2407.10671: Llama with biases on q, k and v.
-const RegisterFamily registered{{
-    .traits = {.name = "qwen2",
-               .gguf_architecture = "qwen2",
-               .hf_architecture = "Qwen2ForCausalLM",
-               .qkv_bias = true,
-               .sliding_window = true},
-    .description = "Qwen2, Qwen2.5",
-}};
+const Family& qwen2() {
+  static const Family family{
+      .traits = {.name = "qwen2",
+                 .gguf_architecture = "qwen2",
+                 .hf_architecture = "Qwen2ForCausalLM",
+                 .qkv_bias = true,
+                 .window_rule = formats::WindowRule::kSwitched},
+      .description = "Qwen2, Qwen2.5",
+  };
+  return family;
+}
 
-}  // namespace
-}  // namespace attune::model
+}  // namespace attune::model::families

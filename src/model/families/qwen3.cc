@@ -1,17 +1,18 @@
 #include "model/family.h"
 
-namespace attune::model {
-namespace {
+namespace attune::model::families {
 
 // Yang et al., arXiv:2505.09388: no biases, an RMS norm on every q and k head.
-const RegisterFamily registered{{
-    .traits = {.name = "qwen3",
-               .gguf_architecture = "qwen3",
-               .hf_architecture = "Qwen3ForCausalLM",
-               .qk_norm = true,
-               .sliding_window = true},
-    .description = "Qwen3 (dense)",
-}};
+const Family& qwen3() {
+  static const Family family{
+      .traits = {.name = "qwen3",
+                 .gguf_architecture = "qwen3",
+                 .hf_architecture = "Qwen3ForCausalLM",
+                 .qk_norm = true,
+                 .window_rule = formats::WindowRule::kSwitched},
+      .description = "Qwen3 (dense)",
+  };
+  return family;
+}
 
-}  // namespace
-}  // namespace attune::model
+}  // namespace attune::model::families
