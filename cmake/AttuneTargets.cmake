@@ -5,10 +5,11 @@
 # attune_test(NAME [SOURCES ...] [DEPS ...] [LIBS ...] [LABELS ...])
 #   One test program attune_NAME_test of the folder's *_test.cc.
 # attune_fuzzer(NAME SOURCES ... DEPS ...)
-#   One libFuzzer program attune_NAME_fuzz, only with ATTUNE_FUZZ.
+#   One libFuzzer program attune_NAME_fuzz, only with ATTUNE_FUZZ; the target `fuzzers` builds all.
 
 add_library(attune_flags INTERFACE)
 target_compile_options(attune_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+                                              $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # GCC 12, PR105651
                                               $<$<BOOL:${ATTUNE_WERROR}>:-Werror>)
 # The baseline of every unit; kernels for higher levels are units with flags of their own (src/ops, src/attention).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -93,20 +94,5 @@ function(attune_fuzzer name)
   add_executable(attune_${name}_fuzz ${A_SOURCES})
   target_link_libraries(attune_${name}_fuzz PRIVATE ${A_DEPS})
   target_link_options(attune_${name}_fuzz PRIVATE -fsanitize=fuzzer)
-endfunction()
-
-# attune_table(OUTPUT DIR folder TEMPLATE file.in)
-#   Writes OUTPUT from TEMPLATE: @DECLARATIONS@ and @ENTRIES@ name one function per .cc file of DIR. A
-#   registry that is complete by construction: no link or initialisation order can lose an entry.
-function(attune_table output)
-  cmake_parse_arguments(A "" "DIR;TEMPLATE" "" ${ARGN})
-  file(GLOB files CONFIGURE_DEPENDS ${A_DIR}/*.cc)
-  list(FILTER files EXCLUDE REGEX "_test\\.cc$")
-  list(SORT files)
-  foreach(file IN LISTS files)
-    get_filename_component(stem ${file} NAME_WE)
-    string(APPEND DECLARATIONS "const Family& ${stem}();\n")
-    string(APPEND ENTRIES "&families::${stem}(), ")
-  endforeach()
-  configure_file(${A_TEMPLATE} ${CMAKE_CURRENT_BINARY_DIR}/${output} @ONLY)
+  add_dependencies(fuzzers attune_${name}_fuzz)
 endfunction()
