@@ -1,0 +1,253 @@
+// Random schedules against the fake device: arrivals, aborts at any point (also of requests in
+// flight), failing rows and steps, tiny pools, every page size; each request must get exactly the
+// answer that it would get alone, and no page may be lost.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "sched/scheduler.h"
+#include "sched/testing/fake_device.h"
+
+namespace attune::sched {
+namespace {
+
+using testing::Answer;
+using testing::expected_output;
+using testing::FakeDevice;
+
+struct Case {
+  SchedulerConfig config;
+  int32_t pages = 8, page_size = 4;
+  bool radix = true;
+  int requests = 40;
+  double abort_rate = 0, row_error_rate = 0, step_error_rate = 0, logprob_rate = 0;
+};
+
+class Trial {
+ public:
+  Trial(const Case& c, uint64_t seed)
+      : case_(c),
+        rng_(seed),
+        pool_(c.pages + 1, c.page_size),
+        index_(pool_, kv::make_lru_policy(pool_.total()), {"model", "f32", "hnd"}, {seed, 1}),
+        scheduler_(c.config, pool_, c.radix ? &index_ : nullptr),
+        device_(scheduler_.config(), pool_) {
+    for (int i = 0; i < 3; ++i) prefixes_.push_back(random_tokens(1 + below(context() * 2 / 3)));
+  }
+
+  // Empty: all went well.
+  std::string go() {
+    int todo = case_.requests;
+    for (int turn = 0; todo > 0 || scheduler_.has_work(); ++turn) {
+      if (turn > 200000) return "never ends";
+      while (todo > 0 && (chance(0.3) || !scheduler_.has_work())) {
+        add();
+        --todo;
+      }
+      if (chance(case_.abort_rate)) abort_one();
+      const StepPlan plan = scheduler_.plan();
+      if (plan.empty() && scheduler_.steps_in_flight() == 0 && scheduler_.has_work())
+        return "work is left, nothing runs, and the plan is empty";
+      if (!plan.empty() && !device_.launch(plan)) return device_.error();
+      record_.push_back(plan.to_json());
+      if (chance(case_.abort_rate)) abort_one();
+      if (scheduler_.must_commit(plan)) commit();
+      if (const std::string bad = check_books(); !bad.empty()) return bad;
+      if (!error_.empty()) return error_;
+    }
+    return at_rest();
+  }
+  const std::vector<std::string>& record() const { return record_; }
+  EngineStats stats() const { return scheduler_.stats(); }
+
+ private:
+  struct Live {
+    Request request;
+    Answer expected;
+    std::vector<TokenId> tokens;
+    int32_t logprobs_next = -1;
+  };
+
+  int32_t below(int64_t n) { return int32_t(rng_() % uint64_t(std::max<int64_t>(n, 1))); }
+  bool chance(double p) { return double(rng_() % 10000) < p * 10000; }
+  int32_t context() const {
+    return std::min(case_.config.max_model_len, case_.pages * case_.page_size);
+  }
+  std::vector<TokenId> random_tokens(int32_t n) {
+    std::vector<TokenId> t(size_t(n), 0);
+    for (TokenId& id : t) id = below(case_.config.vocab_size);
+    return t;
+  }
+
+  void add() {
+    Request r;
+    if (chance(0.7)) r.prompt = prefixes_[size_t(below(3))];
+    if (chance(0.3)) r.prompt.resize(size_t(below(int64_t(r.prompt.size()) + 1)));
+    for (const TokenId t : random_tokens(below(context() / 3))) r.prompt.push_back(t);
+    if (r.prompt.empty()) r.prompt = random_tokens(1);
+    if (int32_t(r.prompt.size()) >= context()) r.prompt.resize(size_t(context() - 1));
+    SamplingParams& p = r.sampling;
+    p.max_new_tokens = below(chance(0.2) ? context() * 2 : 12);
+    p.min_new_tokens = chance(0.2) ? below(p.max_new_tokens + 1) : 0;
+    p.ignore_eos = chance(0.2);
+    if (chance(0.2)) p.stop_token_ids = {1};
+    p.seed = rng_();
+    if (chance(case_.logprob_rate)) p.prompt_logprob_start = below(int64_t(r.prompt.size()) + 1);
+    if (chance(0.3)) p.top_logprobs = 0;
+    r.priority = chance(0.1) ? below(3) - 1 : 0;
+    r.cache_salt = chance(0.2) ? "b" : "";
+    const RequestId id = ++last_id_;
+    Live& live = live_[id];
+    live = {r, expected_output(case_.config, r, context()), {}, -1};
+    const int32_t first = std::max(p.prompt_logprob_start, 1);
+    if (p.prompt_logprob_start >= 0 && first < int32_t(r.prompt.size())) live.logprobs_next = first;
+    device_.expect(id, r.cache_salt);
+    const Status status = scheduler_.add(id, std::move(r));
+    if (!status.ok()) error_ = status.to_string();
+  }
+
+  void abort_one() {
+    if (live_.empty()) return;
+    const RequestId id = std::next(live_.begin(), below(int64_t(live_.size())))->first;
+    auto event = scheduler_.abort(id);
+    if (!event || event->finish != FinishReason::kAbort) error_ = "no abort event";
+    if (event) on_event(*event);
+    if (scheduler_.abort(id)) error_ = "aborted twice";
+  }
+
+  void commit() {
+    StepResult result = device_.take_result();
+    if (chance(case_.step_error_rate)) {
+      for (const TokenEvent& e : scheduler_.fail_step(result.id, "lost")) on_event(e);
+      return;
+    }
+    for (RowResult& row : result.rows)
+      if (chance(case_.row_error_rate)) row.error = "not finite";
+    for (const TokenEvent& e : scheduler_.commit(result)) on_event(e);
+  }
+
+  void on_event(const TokenEvent& e) {
+    const auto found = live_.find(e.request);
+    if (found == live_.end()) {
+      error_ = "an event after the last one";
+      return;
+    }
+    Live& live = found->second;
+    for (const TokenId t : e.tokens) live.tokens.push_back(t);
+    if (e.logprobs.size() != (live.request.sampling.top_logprobs >= 0 ? e.tokens.size() : 0))
+      error_ = "wrong number of logprobs";
+    if (!e.prompt_logprobs.empty()) {
+      if (e.prompt_logprobs_first != live.logprobs_next) error_ = "prompt logprobs not in order";
+      for (const LogprobEntry& entry : e.prompt_logprobs)
+        if (entry.chosen.logprob != float(-live.logprobs_next++)) error_ = "wrong prompt logprob";
+    }
+    if (e.usage.prompt_tokens != int32_t(live.request.prompt.size()) ||
+        e.usage.completion_tokens != int32_t(live.tokens.size()))
+      error_ = "wrong usage";
+    const auto& want = live.expected.tokens;
+    if (live.tokens.size() > want.size() ||
+        !std::equal(live.tokens.begin(), live.tokens.end(), want.begin()))
+      error_ = "wrong tokens for " + std::to_string(e.request);
+    if (e.finish == FinishReason::kNone) return;
+    if (e.finish == FinishReason::kStop || e.finish == FinishReason::kLength) {
+      if (e.finish != live.expected.finish || live.tokens.size() != want.size())
+        error_ = "wrong end of " + std::to_string(e.request);
+      if (live.logprobs_next >= 0 && live.logprobs_next != int32_t(live.request.prompt.size()))
+        error_ = "prompt logprobs missing";
+    }
+    live_.erase(found);
+  }
+
+  std::string check_books() {
+    const EngineStats s = scheduler_.stats();
+    if (s.used_pages < 0 || pool_.free() + s.used_pages + s.cached_pages != s.total_pages)
+      return "pages do not add up";
+    if (pool_.count(kv::PageState::kReserved) != 0) return "a reservation is left over";
+    return index_.check();
+  }
+
+  std::string at_rest() {
+    if (!live_.empty()) return "a request without a last event";
+    const EngineStats s = scheduler_.stats();
+    if (s.used_pages != 0 || s.running_requests != 0 || s.waiting_requests != 0)
+      return "pages leaked";
+    if (!scheduler_.flush_cache().ok() || pool_.free() != pool_.total())
+      return "the cache cannot be emptied";
+    return "";
+  }
+
+  Case case_;
+  std::mt19937_64 rng_;
+  kv::PagePool pool_;
+  kv::PrefixIndex index_;
+  Scheduler scheduler_;
+  FakeDevice device_;
+  std::vector<std::vector<TokenId>> prefixes_;
+  std::map<RequestId, Live> live_;
+  RequestId last_id_ = 0;
+  std::vector<std::string> record_;
+  std::string error_;
+};
+
+Case random_case(uint64_t seed) {
+  std::mt19937_64 rng(seed * 7919 + 1);
+  const auto pick = [&](auto... v) {
+    const std::vector<int32_t> list{v...};
+    return list[rng() % list.size()];
+  };
+  Case c;
+  c.page_size = pick(1, 4, 16);
+  c.pages = pick(2, 3, 8, 20, 60);
+  c.radix = pick(0, 1, 1, 1) == 1;
+  c.config.vocab_size = pick(4, 16, 100);
+  c.config.eos_token_ids = {0};
+  c.config.max_model_len = pick(24, 100, 1000);
+  c.config.max_running_requests = pick(1, 2, 5, 16);
+  c.config.chunked_prefill_size = pick(-1, 1, 3, 16, 64);
+  c.config.max_prefill_tokens = pick(8, 64, 1000);
+  c.config.policy = pick(0, 1) == 0 ? Policy::kFcfs : Policy::kLpm;
+  c.config.conservativeness = pick(0, 1, 2) * 0.5;
+  c.config.max_steps_in_flight = pick(1, 2, 2, 3);
+  c.abort_rate = pick(0, 0, 5, 30) * 0.01;
+  c.row_error_rate = pick(0, 0, 2) * 0.01;
+  c.step_error_rate = pick(0, 0, 2) * 0.01;
+  c.logprob_rate = pick(0, 30) * 0.01;
+  return c;
+}
+
+class RandomSchedule : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomSchedule, EveryRequestGetsItsAnswerAndNoPageIsLost) {
+  for (uint64_t seed = uint64_t(GetParam()) * 50; seed < uint64_t(GetParam() + 1) * 50; ++seed) {
+    Trial run(random_case(seed), seed);
+    ASSERT_EQ(run.go(), "") << "seed " << seed;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomSchedule, ::testing::Range(0, 20));
+
+TEST(RandomScheduleCoverage, RetractionsAndHitsHappen) {
+  uint64_t retractions = 0, cached = 0, evicted = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Trial run(random_case(seed), seed);
+    ASSERT_EQ(run.go(), "") << "seed " << seed;
+    retractions += run.stats().retractions;
+    cached += run.stats().cached_tokens;
+    evicted += run.stats().evicted_pages;
+  }
+  EXPECT_GT(retractions, 100u);
+  EXPECT_GT(cached, 1000u);
+  EXPECT_GT(evicted, 1000u);
+}
+
+TEST(Replay, SameEventsGiveSamePlans) {
+  for (uint64_t seed = 1; seed < 30; ++seed) {
+    Trial first(random_case(seed), seed), second(random_case(seed), seed);
+    ASSERT_EQ(first.go(), "");
+    ASSERT_EQ(second.go(), "");
+    ASSERT_EQ(first.record(), second.record()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace attune::sched
