@@ -1,7 +1,7 @@
 // A model family: how its files are to be read and what is special in its layers. Each lives in its
 // own file under families/, which defines
-//   namespace attune::model::families { const Family& NAME(); }
-// for its file's name; CMake lists the files in a generated table (family_table.cc), so a new
+//   namespace attune::model { const Family& NAME_family(); }
+// for its file's name; CMake lists the files in a generated table, so a new
 // family is a new file and nothing else.
 #pragma once
 

@@ -1,9 +1,9 @@
 #include "model/family.h"
 
-namespace attune::model::families {
+namespace attune::model {
 
 // Touvron et al., arXiv:2302.13971; Llama 3 adds grouped queries and its own rope scaling.
-const Family& llama() {
+const Family& llama_family() {
   static const Family family{
       .traits = {.name = "llama",
                  .gguf_architecture = "llama",
@@ -14,4 +14,4 @@ const Family& llama() {
   return family;
 }
 
-}  // namespace attune::model::families
+}  // namespace attune::model

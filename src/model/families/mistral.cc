@@ -1,9 +1,9 @@
 #include "model/family.h"
 
-namespace attune::model::families {
+namespace attune::model {
 
 // Jiang et al., arXiv:2310.06825: Llama with a sliding window. Its GGUF files mostly say "llama".
-const Family& mistral() {
+const Family& mistral_family() {
   static const Family family{
       .traits = {.name = "mistral",
                  .gguf_architecture = "mistral",
@@ -15,4 +15,4 @@ const Family& mistral() {
   return family;
 }
 
-}  // namespace attune::model::families
+}  // namespace attune::model

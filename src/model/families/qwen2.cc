@@ -1,9 +1,9 @@
 #include "model/family.h"
 
-namespace attune::model::families {
+namespace attune::model {
 
 // Yang et al., arXiv:2407.10671: Llama with biases on q, k and v.
-const Family& qwen2() {
+const Family& qwen2_family() {
   static const Family family{
       .traits = {.name = "qwen2",
                  .gguf_architecture = "qwen2",
@@ -15,4 +15,4 @@ const Family& qwen2() {
   return family;
 }
 
-}  // namespace attune::model::families
+}  // namespace attune::model

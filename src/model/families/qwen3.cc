@@ -1,9 +1,9 @@
 #include "model/family.h"
 
-namespace attune::model::families {
+namespace attune::model {
 
 // Yang et al., arXiv:2505.09388: no biases, an RMS norm on every q and k head.
-const Family& qwen3() {
+const Family& qwen3_family() {
   static const Family family{
       .traits = {.name = "qwen3",
                  .gguf_architecture = "qwen3",
@@ -15,4 +15,4 @@ const Family& qwen3() {
   return family;
 }
 
-}  // namespace attune::model::families
+}  // namespace attune::model
