@@ -1,19 +1,20 @@
-// Every backend that this source knows, built or not. A backend is a folder under backends/ with a
-// descriptor.cc, which defines
-//   namespace attune::attention::backends { const Descriptor& NAME(); }
-// for its folder's name; CMake lists the folders in a generated table (backend_table.cc). Nothing
-// is registered at run time, so neither link order nor initialisation order can lose one.
+// Every backend that this source knows, built or not. A backend is a folder under backends/ with an
+// entry.cc, which defines, for its folder's name,
+//   namespace attune::attention { BackendEntry NAME_backend(); }
+// CMake lists the folders in a generated table, so neither link order nor initialisation order can
+// lose one.
 #pragma once
 
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "attention/backend.h"
 
 namespace attune::attention {
 
-struct Descriptor {
+struct BackendEntry {
   Capabilities capabilities;
   // Why this build cannot run it ("built without FlashInfer"); empty: it can.
   std::string unavailable;
@@ -21,8 +22,8 @@ struct Descriptor {
   std::unique_ptr<Backend> (*create)(device::Device& device) = nullptr;
 };
 
-// In the order of their names.
-std::span<const Descriptor* const> descriptors();
-const Descriptor* find_descriptor(std::string_view name);  // null: unknown
+// In the order of their names; made once, never changed.
+const std::vector<BackendEntry>& backends();
+const BackendEntry* find_backend(std::string_view name);  // null: unknown
 
 }  // namespace attune::attention

@@ -22,10 +22,9 @@ struct Choice {
 };
 
 struct RouteCount {
-  Phase phase;
-  std::string backend;
-  bool fallback;  // not the first of its phase's list
-  uint64_t batches;
+  std::string name;  // "prefill/cpu"
+  uint64_t count;    // batches
+  bool fallback;     // not the first of its phase's list
 };
 
 class Router {

@@ -81,6 +81,12 @@ ATTUNE_SIMD Vec scale2(Vec p, Vec n) {
   return {_mm512_scalef_ps(p.v, n.v)};
 }
 
+ATTUNE_SIMD Mask less(Vec a, Vec b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)};
+}
+ATTUNE_SIMD float first_lane(Vec a) {
+  return _mm512_cvtss_f32(a.v);
+}
 ATTUNE_SIMD float hsum(Vec a) {
   return _mm512_reduce_add_ps(a.v);
 }
@@ -191,6 +197,12 @@ ATTUNE_SIMD Vec scale2(Vec p, Vec n) {
   return {_mm256_mul_ps(_mm256_mul_ps(p.v, a), b)};
 }
 
+ATTUNE_SIMD Mask less(Vec a, Vec b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+}
+ATTUNE_SIMD float first_lane(Vec a) {
+  return _mm256_cvtss_f32(a.v);
+}
 ATTUNE_SIMD float hsum(Vec a) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));

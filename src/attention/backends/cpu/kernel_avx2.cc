@@ -1,0 +1,10 @@
+#include "attention/backends/cpu/kernel_impl.h"
+
+namespace attune::attention::cpu {
+
+const Kernels& kernels_avx2() {
+  static constexpr Kernels kernels = kKernels;
+  return kernels;
+}
+
+}  // namespace attune::attention::cpu

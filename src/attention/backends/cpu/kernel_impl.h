@@ -1,0 +1,344 @@
+// The tile walk, instantiated by one unit per instruction set (see microkernels.h for why all of it
+// is in an unnamed namespace).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/backends/cpu/block_load.h"
+#include "attention/backends/cpu/microkernels.h"
+
+namespace attune::attention::cpu {
+namespace {
+
+using tensor::DType;
+
+constexpr int32_t padded(int32_t n) {
+  return (n + kLanes - 1) / kLanes * kLanes;
+}
+
+// Softmax state of all rows: maximum, sum, and the weighted sum of V, not yet divided.
+struct State {
+  float *m, *l, *acc;
+};
+
+// One thread's scratch, carved from the workspace; arrays begin at whole vectors.
+struct Scratch {
+  float *q, *scores, *kt, *v, *correction;
+  State split, total;
+  uint64_t* words;       // [kMaxRows] of each query's tree, windows applied
+  int32_t *low, *high;   // [kMaxRows] keys [low, high) of each query
+  const char** k_bytes;  // [kBlock]
+  const char** v_bytes;
+  const float** v_rows;
+
+  // Returns the bytes; base may be null to learn them.
+  static int64_t carve(char* base, int32_t qk_dim, int32_t v_dim, Scratch* s) {
+    const int64_t stride = padded(v_dim);
+    int64_t at = 0;
+    const auto take = [&]<typename T>(T** p, int64_t count) {
+      *p = base ? reinterpret_cast<T*>(base + at) : nullptr;
+      at += (count * int64_t{sizeof(T)} + 63) / 64 * 64;
+    };
+    take(&s->q, int64_t{kMaxRows} * qk_dim);
+    take(&s->scores, kMaxRows * kBlock);
+    take(&s->kt, int64_t{qk_dim} * kBlock);
+    take(&s->v, kBlock * stride);
+    take(&s->correction, kMaxRows);
+    for (State* state : {&s->split, &s->total}) {
+      take(&state->m, kMaxRows);
+      take(&state->l, kMaxRows);
+      take(&state->acc, kMaxRows * stride);
+    }
+    take(&s->words, kMaxRows);
+    take(&s->low, kMaxRows);
+    take(&s->high, kMaxRows);
+    take(&s->k_bytes, kBlock);
+    take(&s->v_bytes, kBlock);
+    take(&s->v_rows, kBlock);
+    return at;
+  }
+};
+
+// A tile on its way through the keys. Row r is query r / heads, head r % heads of the tile.
+class TileRun {
+ public:
+  TileRun(const Job& job, const Tile& tile, void* scratch)
+      : layer_(*job.layer),
+        kv_(*job.kv),
+        io_(*job.io),
+        t_(tile),
+        heads_(tile.num_heads),
+        rows_(tile.num_q * tile.num_heads),
+        stride_(padded(job.kv->v_dim)) {
+    Scratch::carve(static_cast<char*>(scratch), kv_.k_dim, kv_.v_dim, &s_);
+  }
+
+  void attend() {
+    prepare();
+    const int32_t splits = t_.num_splits();
+    clear(s_.total);
+    for (int32_t i = 0; i < splits; ++i)
+      if (run_split(i)) merge(s_.total, s_.split.m, s_.split.l, s_.split.acc);
+    finish();
+  }
+
+  void attend_split(int32_t split, float* partial) {
+    prepare();
+    State out{partial, partial + padded(rows_), partial + 2 * padded(rows_)};
+    if (!run_split(split)) return clear(out);
+    copy(out.m, s_.split.m, rows_);
+    copy(out.l, s_.split.l, rows_);
+    copy(out.acc, s_.split.acc, rows_ * stride_);
+  }
+
+  void merge_splits(const float* partials) {
+    clear(s_.total);
+    for (int32_t i = 0; i < t_.num_splits(); ++i) {
+      const float* p = partials + i * partial_floats(rows_, kv_.v_dim);
+      merge(s_.total, p, p + padded(rows_), p + 2 * padded(rows_));
+    }
+    finish();
+  }
+
+  static int64_t partial_floats(int32_t rows, int32_t v_dim) {
+    return 2 * padded(rows) + int64_t{rows} * padded(v_dim);
+  }
+
+ private:
+  static void copy(float* to, const float* from, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+  }
+  void clear(State& state) {
+    for (int32_t r = 0; r < rows_; ++r) {
+      state.m[r] = kMinusInf;
+      state.l[r] = 0.0f;
+    }
+    for (int32_t i = 0; i < rows_ * stride_; ++i) state.acc[i] = 0.0f;
+  }
+
+  // Queries, scaled, and the keys that each of them sees.
+  void prepare() {
+    for (int32_t q = 0; q < t_.num_q; ++q) {
+      load_row(io_.q, io_.q_dtype,
+               int64_t{t_.first_token + q} * io_.q_stride + int64_t{t_.first_head} * kv_.k_dim,
+               heads_ * kv_.k_dim, s_.q + int64_t{q} * heads_ * kv_.k_dim);
+      visible_keys(q);
+    }
+    const Vec scale = simd::set1(layer_.scale);
+    const int32_t n = rows_ * kv_.k_dim;
+    for (int32_t i = 0; i < n; i += kLanes)  // q's room is rounded up to whole vectors
+      simd::store(s_.q + i, simd::load(s_.q + i) * scale);
+  }
+
+  int32_t prefix() const { return t_.kv_len - t_.q_len; }
+  static int32_t bits(uint64_t word) { return static_cast<int32_t>(__builtin_popcountll(word)); }
+
+  void visible_keys(int32_t q) {
+    const int32_t i = t_.first_q + q;
+    const int32_t position = prefix() + (t_.tree_mask ? bits(t_.tree_mask[i]) - 1 : i);
+    int32_t high = layer_.causal && !t_.tree_mask ? position + 1 : t_.kv_len;
+    if (high < 0) high = 0;
+    int32_t low = layer_.window > 0 ? position - layer_.window + 1 : 0;
+    if (low < 0) low = 0;
+    if (t_.tree_mask) {
+      if (low > prefix()) low = prefix() > 0 ? prefix() : 0;
+      uint64_t word = layer_.causal ? t_.tree_mask[i] : ~uint64_t{0};
+      for (int32_t j = 0; layer_.window > 0 && j < t_.q_len; ++j)
+        if (position - (prefix() + bits(t_.tree_mask[j]) - 1) >= layer_.window)
+          word &= ~(uint64_t{1} << j);
+      s_.words[q] = word;
+    }
+    s_.low[q] = low;
+    s_.high[q] = high;
+  }
+
+  // false: no row sees a key of this split, and the state was left alone.
+  bool run_split(int32_t split) {
+    int32_t low = t_.kv_len, high = 0;
+    for (int32_t q = 0; q < t_.num_q; ++q) {
+      if (s_.low[q] >= s_.high[q]) continue;
+      low = s_.low[q] < low ? s_.low[q] : low;
+      high = s_.high[q] > high ? s_.high[q] : high;
+    }
+    int32_t begin = split * kSplit, end = begin + kSplit;
+    if (begin < low / kBlock * kBlock) begin = low / kBlock * kBlock;
+    if (end > high) end = high;
+    if (begin >= end) return false;
+    clear(s_.split);
+    for (int32_t b = begin; b < end; b += kBlock) run_block(b, b + kBlock < end ? kBlock : end - b);
+    return true;
+  }
+
+  // Keys [b, b + n). Nothing beyond them is read: what lies there may be anything.
+  void run_block(int32_t b, int n) {
+    // Rows without a key here at either end are left out; high and low never fall with the query,
+    // except in trees, whose rows all reach to the end.
+    int32_t first = 0, last = t_.num_q;
+    while (first < last && s_.high[first] <= b) ++first;
+    while (last > first && s_.low[last - 1] >= b + n) --last;
+    if (first == last) return;
+    load_keys(b, n);
+    const int32_t row = first * heads_, rows = (last - first) * heads_;
+    score(row, rows, n);
+    // Queries [full, full_end) see all of the block, and are weighed together.
+    int32_t full = first;
+    while (full < last && !sees_all(full, b, n)) ++full;
+    int32_t full_end = full;
+    while (full_end < last && sees_all(full_end, b, n)) ++full_end;
+    softmax(full * heads_, (full_end - full) * heads_, 0, n);
+    weigh(full * heads_, (full_end - full) * heads_, 0, n);
+    for (int32_t q = first; q < last; ++q) {
+      if (q >= full && q < full_end) continue;
+      const int begin = s_.low[q] > b ? s_.low[q] - b : 0;
+      const int end = s_.high[q] < b + n ? s_.high[q] - b : n;
+      if (begin >= end) continue;
+      if (t_.tree_mask) hide(q, b, n);
+      softmax(q * heads_, heads_, begin, end);
+      weigh(q * heads_, heads_, begin, end);
+    }
+  }
+
+  bool sees_all(int32_t q, int32_t b, int n) const {
+    return s_.low[q] <= b && s_.high[q] >= b + n && (!t_.tree_mask || b + n <= prefix());
+  }
+
+  // Scores of tree tokens that query q does not see.
+  void hide(int32_t q, int32_t b, int n) {
+    for (int32_t h = 0; h < heads_; ++h) {
+      float* s = s_.scores + (q * heads_ + h) * kBlock;
+      for (int j = 0; j < n; ++j) {
+        const int32_t node = b + j - prefix();
+        if (node >= 0 && !((s_.words[q] >> node) & 1)) s[j] = kMinusInf;
+      }
+    }
+  }
+
+  void load_keys(int32_t b, int n) {
+    const int64_t k_head = int64_t{t_.kv_head} * kv_.k_head_stride;
+    const int64_t v_head = kv_.v_offset + int64_t{t_.kv_head} * kv_.v_head_stride;
+    for (int i = 0; i < n;) {
+      const int32_t page = (b + i) / kv_.page_size, offset = (b + i) % kv_.page_size;
+      const char* base =
+          static_cast<const char*>(kv_.base) + int64_t{t_.slots[page]} * kv_.page_stride;
+      const int run = kv_.page_size - offset < n - i ? kv_.page_size - offset : n - i;
+      for (int j = 0; j < run; ++j, ++i) {
+        s_.k_bytes[i] = base + k_head + int64_t{offset + j} * kv_.k_token_stride;
+        s_.v_bytes[i] = base + v_head + int64_t{offset + j} * kv_.v_token_stride;
+      }
+    }
+    transpose_keys(s_.k_bytes, n, kv_.dtype, kv_.k_dim, s_.kt);
+    if (kv_.dtype == DType::kF32 && stride_ == kv_.v_dim) {
+      for (int i = 0; i < n; ++i) s_.v_rows[i] = reinterpret_cast<const float*>(s_.v_bytes[i]);
+      return;
+    }
+    for (int i = 0; i < n; ++i) {
+      float* to = s_.v + i * stride_;
+      load_row(s_.v_bytes[i], kv_.dtype, 0, kv_.v_dim, to);
+      for (int32_t d = kv_.v_dim; d < stride_; ++d) to[d] = 0.0f;
+      s_.v_rows[i] = to;
+    }
+  }
+
+  void score(int32_t row, int32_t rows, int n) {
+    const int vectors = (n + kLanes - 1) / kLanes;
+    for_row_groups(rows, [&]<int MR>(int32_t r) {
+      score_rows<MR, kWidth<MR>>(s_.q + int64_t{row + r} * kv_.k_dim, kv_.k_dim, s_.kt, vectors,
+                                 s_.scores + (row + r) * kBlock);
+    });
+    if (layer_.soft_cap <= 0) return;
+    const Vec cap = simd::set1(layer_.soft_cap), inv = simd::set1(1.0f / layer_.soft_cap);
+    for (int32_t r = row; r < row + rows; ++r) {
+      float* s = s_.scores + r * kBlock;
+      for (int j = 0; j < vectors * kLanes; j += kLanes)
+        simd::store(s + j, cap * tanh(simd::load(s + j) * inv));
+    }
+  }
+
+  void softmax(int32_t row, int32_t rows, int begin, int end) {
+    for (int32_t r = row; r < row + rows; ++r)
+      s_.correction[r] =
+          softmax_row(s_.scores + r * kBlock, begin, end, s_.split.m + r, s_.split.l + r);
+  }
+
+  void weigh(int32_t row, int32_t rows, int begin, int end) {
+    for_row_groups(rows, [&]<int MR>(int32_t r) {
+      value_rows<MR, kWidth<MR>>(s_.scores + (row + r) * kBlock, s_.v_rows, begin, end,
+                                 s_.correction + row + r, s_.split.acc + int64_t{row + r} * stride_,
+                                 stride_, 0);
+    });
+  }
+
+  // state += (m, l, acc), row by row; an empty one changes nothing.
+  void merge(State& state, const float* m, const float* l, const float* acc) {
+    for (int32_t r = 0; r < rows_; ++r, acc += stride_) {
+      float* to = state.acc + int64_t{r} * stride_;
+      if (m[r] == kMinusInf) continue;
+      if (state.m[r] == kMinusInf) {
+        state.m[r] = m[r];
+        state.l[r] = l[r];
+        copy(to, acc, stride_);
+        continue;
+      }
+      const float top = state.m[r] > m[r] ? state.m[r] : m[r];
+      const float wa = exp1(state.m[r] - top), wb = exp1(m[r] - top);
+      state.m[r] = top;
+      state.l[r] = __builtin_fmaf(l[r], wb, state.l[r] * wa);
+      for (int32_t j = 0; j < stride_; j += kLanes)
+        simd::store(to + j, simd::fma(simd::load(acc + j), simd::set1(wb),
+                                      simd::load(to + j) * simd::set1(wa)));
+    }
+  }
+
+  static float exp1(float x) { return simd::first_lane(simd::exp(simd::set1(x))); }
+
+  // Divides, and writes output and LSE.
+  void finish() {
+    const State& s = s_.total;
+    for (int32_t r = 0; r < rows_; ++r) {
+      const int32_t token = t_.first_token + r / heads_, head = t_.first_head + r % heads_;
+      float top = s.m[r], sum = s.l[r], weight = 1.0f;
+      if (layer_.sinks) {
+        const float sink = layer_.sinks[head];
+        top = s.m[r] > sink ? s.m[r] : sink;
+        weight = exp1(s.m[r] - top);
+        sum = __builtin_fmaf(sum, weight, exp1(sink - top));
+      }
+      const bool empty = sum == 0.0f;
+      const Vec factor = simd::set1(empty ? 0.0f : weight / sum);
+      float* acc = s.acc + int64_t{r} * stride_;
+      for (int32_t j = 0; j < stride_; j += kLanes)
+        simd::store(acc + j, simd::load(acc + j) * factor);
+      store_row(acc, kv_.v_dim, io_.out_dtype, io_.out,
+                int64_t{token} * io_.out_stride + int64_t{head} * kv_.v_dim);
+      if (io_.lse)
+        io_.lse[int64_t{token} * layer_.q_heads + head] = empty ? kMinusInf : top + ::logf(sum);
+    }
+  }
+
+  const LayerParams& layer_;
+  const kv::PagedKvView& kv_;
+  const Io& io_;
+  const Tile& t_;
+  const int32_t heads_, rows_, stride_;
+  Scratch s_;
+};
+
+int64_t scratch_bytes(int32_t qk_dim, int32_t v_dim) {
+  Scratch s;
+  return Scratch::carve(nullptr, qk_dim, v_dim, &s);
+}
+
+constexpr Kernels kKernels{
+    .scratch_bytes = scratch_bytes,
+    .partial_floats = TileRun::partial_floats,
+    .attend = [](const Job& job, const Tile& tile,
+                 void* scratch) { TileRun(job, tile, scratch).attend(); },
+    .attend_split = [](const Job& job, const Tile& tile, int32_t split, float* partial,
+                       void* scratch) { TileRun(job, tile, scratch).attend_split(split, partial); },
+    .merge_splits = [](const Job& job, const Tile& tile, const float* partials,
+                       void* scratch) { TileRun(job, tile, scratch).merge_splits(partials); },
+};
+
+}  // namespace
+}  // namespace attune::attention::cpu

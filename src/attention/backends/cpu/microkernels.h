@@ -1,0 +1,158 @@
+// The two matrix products of attention and the softmax between them, for a few rows and one block
+// of keys. Included by kernel_impl.h only: all is in an unnamed namespace, so that each instruction
+// set has its own. No standard library functions here: an inline one compiled for AVX-512 could be
+// the one that the linker keeps for all.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/backends/cpu/kernel.h"
+#include "ops/simd/vec.h"
+
+namespace attune::attention::cpu {
+namespace {
+
+using ops::simd::kLanes;
+using ops::simd::Vec;
+namespace simd = ops::simd;
+
+#define ATTUNE_UNROLL _Pragma("GCC unroll 16")
+
+// Row r's scores of NV vectors of keys: S[r][j] = sum_d Q[r][d] * Kt[d][j], d ascending.
+template <int MR, int NV>
+ATTUNE_SIMD void score_block(const float* q, int32_t dim, const float* kt, float* s) {
+  Vec acc[MR][NV];
+  ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::zero();
+  }
+  for (int32_t d = 0; d < dim; ++d) {
+    Vec k[NV];
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) k[v] = simd::load(kt + d * kBlock + v * kLanes);
+    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+      const Vec x = simd::set1(q[r * dim + d]);
+      ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::fma(x, k[v], acc[r][v]);
+    }
+  }
+  ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) simd::store(s + r * kBlock + v * kLanes, acc[r][v]);
+  }
+}
+
+// O[r][j] = O[r][j] * correction[r] + sum_k P[r][k] * V[k][j], k ascending in [begin, end).
+template <int MR, int NV>
+ATTUNE_SIMD void value_block(const float* p, const float* const* v_rows, int begin, int end,
+                             const float* correction, float* o, int32_t stride, int32_t column) {
+  Vec acc[MR][NV];
+  ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+    const Vec c = simd::set1(correction[r]);
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] =
+        simd::load(o + r * stride + column + v * kLanes) * c;
+  }
+  for (int k = begin; k < end; ++k) {
+    const float* row = v_rows[k] + column;
+    Vec x[NV];
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) x[v] = simd::load(row + v * kLanes);
+    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+      const Vec w = simd::set1(p[r * kBlock + k]);
+      ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::fma(w, x[v], acc[r][v]);
+    }
+  }
+  ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v)
+        simd::store(o + r * stride + column + v * kLanes, acc[r][v]);
+  }
+}
+
+// Vectors per step for MR rows: enough accumulators to hide the latency of an fma, few enough to
+// stay in registers (16 with AVX2, 32 with AVX-512).
+template <int MR>
+inline constexpr int kWidth = MR == 1                   ? (kLanes == 8 ? 8 : 4)
+                              : MR <= 3 || kLanes == 16 ? 4
+                                                        : 2;
+
+template <int MR, int NV>
+void score_rows(const float* q, int32_t dim, const float* kt, int vectors, float* s) {
+  int v = 0;
+  for (; v + NV <= vectors; v += NV) score_block<MR, NV>(q, dim, kt + v * kLanes, s + v * kLanes);
+  if constexpr (NV > 1)
+    if (v < vectors) score_rows<MR, NV / 2>(q, dim, kt + v * kLanes, vectors - v, s + v * kLanes);
+}
+
+template <int MR, int NV>
+void value_rows(const float* p, const float* const* v_rows, int begin, int end,
+                const float* correction, float* o, int32_t stride, int32_t column) {
+  for (; column + NV * kLanes <= stride; column += NV * kLanes)
+    value_block<MR, NV>(p, v_rows, begin, end, correction, o, stride, column);
+  if constexpr (NV > 1)
+    if (column < stride)
+      value_rows<MR, NV / 2>(p, v_rows, begin, end, correction, o, stride, column);
+}
+
+// fn.operator()<MR>(first row), in steps of 6 rows and one of the rest.
+template <typename Fn>
+ATTUNE_SIMD void for_row_groups(int32_t rows, Fn&& fn) {
+  int32_t r = 0;
+  for (; r + 6 <= rows; r += 6) fn.template operator()<6>(r);
+  switch (rows - r) {
+    case 1:
+      return fn.template operator()<1>(r);
+    case 2:
+      return fn.template operator()<2>(r);
+    case 3:
+      return fn.template operator()<3>(r);
+    case 4:
+      return fn.template operator()<4>(r);
+    case 5:
+      return fn.template operator()<5>(r);
+  }
+}
+
+// tanh(x) to a few ulp: by its series near 0, where 1 - 2 / (e^2x + 1) cancels.
+ATTUNE_SIMD Vec tanh(Vec x) {
+  const Vec one = simd::set1(1.0f);
+  const Vec e = simd::exp(x + x);
+  const Vec far = one - simd::set1(2.0f) / (e + one);
+  const Vec z = x * x;
+  Vec q = simd::set1(-1382.0f / 155925.0f);
+  q = simd::fma(q, z, simd::set1(62.0f / 2835.0f));
+  q = simd::fma(q, z, simd::set1(-17.0f / 315.0f));
+  q = simd::fma(q, z, simd::set1(2.0f / 15.0f));
+  q = simd::fma(q, z, simd::set1(-1.0f / 3.0f));
+  const Vec near = simd::fma(x * z, q, x);
+  return simd::select(simd::less(z, simd::set1(0.35f * 0.35f)), near, far);
+}
+
+constexpr float kMinusInf = -__builtin_inff();
+
+// One row of scores becomes weights exp(s - max), the maximum `m` and the sum `l` running on;
+// returns what earlier results are to be multiplied by. Only [begin, end) counts; whole vectors
+// around it are written, 0 outside.
+ATTUNE_SIMD float softmax_row(float* s, int begin, int end, float* m, float* l) {
+  const int first = begin / kLanes * kLanes;
+  int last = end;
+  for (int j = first; j < begin; ++j) s[j] = kMinusInf;
+  for (; last % kLanes != 0; ++last) s[last] = kMinusInf;
+  Vec top = simd::set1(kMinusInf);
+  for (int j = first; j < last; j += kLanes) top = simd::max(top, simd::load(s + j));
+  const float block_max = simd::hmax(top);
+  const float new_max = *m > block_max ? *m : block_max;
+  if (new_max == kMinusInf) {  // a tree mask may hide every key so far
+    for (int j = first; j < last; j += kLanes) simd::store(s + j, simd::zero());
+    return 1.0f;
+  }
+  const Vec shift = simd::set1(new_max);
+  Vec sum = simd::zero();
+  for (int j = first; j < last; j += kLanes) {
+    const Vec w = simd::exp(simd::load(s + j) - shift);
+    simd::store(s + j, w);
+    sum = sum + w;
+  }
+  const float correction =
+      *m == new_max ? 1.0f : simd::first_lane(simd::exp(simd::set1(*m - new_max)));
+  *m = new_max;
+  *l = __builtin_fmaf(*l, correction, simd::hsum(sum));
+  return correction;
+}
+
+}  // namespace
+}  // namespace attune::attention::cpu

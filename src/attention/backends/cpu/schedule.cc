@@ -1,0 +1,85 @@
+#include "attention/backends/cpu/schedule.h"
+
+#include <algorithm>
+
+namespace attune::attention::cpu {
+namespace {
+
+// A tile is split when it costs more than this part of what a thread's fair share is.
+constexpr int64_t kSharesPerThread = 4;
+constexpr int64_t kMaxPartialBytes = int64_t{32} << 20;
+
+int64_t cost(const Tile& t) {
+  return int64_t{t.num_q} * t.num_heads * (t.kv_len + kBlock);
+}
+
+// Keys that the tile's last query sees, without windows, which belong to the layer.
+int32_t keys_of(const Tile& t) {
+  return t.tree_mask ? t.kv_len : std::max(0, t.kv_len - t.q_len + t.first_q + t.num_q);
+}
+
+void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile>* tiles) {
+  const int32_t q_len = b.q_indptr[s + 1] - b.q_indptr[s];
+  const int32_t group = limits.q_heads / limits.kv_heads;
+  const int32_t heads = std::min(group, kMaxRows);
+  const int32_t queries = std::max(1, kMaxRows / heads);
+  for (int32_t q = 0; q < q_len; q += queries) {
+    for (int32_t kv_head = 0; kv_head < limits.kv_heads; ++kv_head) {
+      for (int32_t h = 0; h < group; h += heads)
+        tiles->push_back({.first_token = b.q_indptr[s] + q,
+                          .num_q = std::min(queries, q_len - q),
+                          .first_q = q,
+                          .kv_len = b.kv_len[s],
+                          .q_len = q_len,
+                          .kv_head = kv_head,
+                          .first_head = kv_head * group + h,
+                          .num_heads = std::min(heads, group - h),
+                          .slots = b.page_slots + b.page_indptr[s],
+                          .tree_mask = b.tree_mask ? b.tree_mask + b.q_indptr[s] : nullptr});
+    }
+  }
+}
+
+}  // namespace
+
+int64_t partial_area_floats(const Limits& limits, const Kernels& kernels) {
+  const int64_t tiles = kSharesPerThread * limits.threads;
+  const int64_t splits = (int64_t{limits.max_kv_len} + kSplit - 1) / kSplit;
+  const int64_t all = tiles * splits * kernels.partial_floats(kMaxRows, limits.v_dim);
+  return std::min<int64_t>(all, kMaxPartialBytes / 4);
+}
+
+void make_schedule(const Batch& batch, const Limits& limits, const Kernels& kernels,
+                   Schedule* out) {
+  out->tiles.clear();
+  out->items.clear();
+  out->macs = 0;
+  for (int32_t s = 0; s < batch.num_seqs; ++s) add_tiles(batch, limits, s, &out->tiles);
+  out->split_of.assign(out->tiles.size(), {});
+  int64_t total = 0;
+  for (const Tile& t : out->tiles) total += cost(t);
+  out->macs = total * (limits.qk_dim + limits.v_dim);
+  const int64_t share = total / (kSharesPerThread * limits.threads);
+  int64_t room = partial_area_floats(limits, kernels), used = 0;
+  for (size_t i = 0; i < out->tiles.size(); ++i) {
+    const Tile& t = out->tiles[i];
+    const int32_t splits = t.num_splits();
+    const int64_t floats = splits * kernels.partial_floats(t.num_q * t.num_heads, limits.v_dim);
+    if (limits.threads == 1 || splits < 2 || cost(t) <= share || used + floats > room) {
+      out->items.push_back({static_cast<int32_t>(i), -1});
+      continue;
+    }
+    out->split_of[i] = {used, splits};
+    used += floats;
+    for (int32_t k = 0; k < splits; ++k) out->items.push_back({static_cast<int32_t>(i), k});
+  }
+  const auto weight = [&](const WorkItem& item) {
+    const Tile& t = out->tiles[item.tile];
+    const int64_t keys = item.split < 0 ? keys_of(t) : kSplit;
+    return keys * t.num_q * t.num_heads;
+  };
+  std::stable_sort(out->items.begin(), out->items.end(),
+                   [&](const WorkItem& a, const WorkItem& b) { return weight(a) > weight(b); });
+}
+
+}  // namespace attune::attention::cpu

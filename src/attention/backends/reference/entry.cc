@@ -1,0 +1,10 @@
+#include "attention/backends/reference/reference_backend.h"
+#include "attention/registry.h"
+
+namespace attune::attention {
+
+BackendEntry reference_backend() {
+  return {reference::capabilities(), "", [](device::Device&) { return reference::create(); }};
+}
+
+}  // namespace attune::attention

@@ -1,0 +1,32 @@
+#include "attention/registry.h"
+
+namespace attune::attention {
+
+std::vector<BackendEntry> backend_table();  // generated: backend_table.cc
+
+const std::vector<BackendEntry>& backends() {
+  static const std::vector<BackendEntry> table = backend_table();
+  return table;
+}
+
+const BackendEntry* find_backend(std::string_view name) {
+  for (const BackendEntry& e : backends())
+    if (e.capabilities.name == name) return &e;
+  return nullptr;
+}
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kPrefill:
+      return "prefill";
+    case Phase::kDecode:
+      return "decode";
+    case Phase::kVerify:
+      return "verify";
+    case Phase::kDraftExtend:
+      return "draft_extend";
+  }
+  return "unknown";
+}
+
+}  // namespace attune::attention
