@@ -40,6 +40,12 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+bool is_subsequence(std::string_view part, std::string_view whole) {
+  size_t matched = 0;
+  for (char c : whole) matched += matched < part.size() && c == part[matched];
+  return matched == part.size();
+}
+
 // The shortest text that reads back as the same double; "1" for 1.0.
 std::string number_text(double value) {
   char buffer[32];
@@ -241,6 +247,11 @@ const Flag* find_flag(const std::vector<Flag>& flags, std::string_view name) {
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  // "bf16" for "bfloat16": all its letters, in order.
+  for (const std::string& candidate : candidates) {
+    if (name.size() >= 3 && is_subsequence(name, candidate))
+      return cat(" (did you mean ", candidate, "?)");
+  }
   // A third of the letters wrong still reads as the same word; more is a guess.
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   const std::string* best = nullptr;

@@ -1,0 +1,134 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "base/log.h"
+#include "formats/json.h"
+
+namespace attune::cli {
+namespace {
+
+bool asks_for_json(const Args& args) {
+  auto flags_end = std::find(args.begin(), args.end(), "--");
+  return std::any_of(args.begin(), flags_end, [](const std::string& arg) {
+    return arg == "--json" || arg == "--json=true";
+  });
+}
+
+std::vector<std::string> environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+Result<std::string> config_value(const std::string& where, const formats::Json& value) {
+  if (value.is_string()) return value.as_string();
+  if (value.is_bool() || value.is_number()) return value.dump();
+  return invalid_argument(base::cat(where, " is ", value.type_name(),
+                                    "; it takes text, a number, true, false or a list of these"));
+}
+
+Result<std::vector<base::ConfigEntry>> read_config(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) return not_found(base::cat("--config: cannot read ", path));
+  auto document = formats::parse_json(text);
+  if (!document.ok())
+    return invalid_argument(base::cat("--config: ", path, ": ", document.status().message()));
+  if (!document->is_object())
+    return invalid_argument(base::cat("--config: ", path, " is no JSON object"));
+  std::vector<base::ConfigEntry> entries;
+  for (const auto& [key, value] : document->as_object()) {
+    base::ConfigEntry entry{key, {}};
+    std::string where = base::cat(path, ": ", key);
+    if (value.is_array()) {
+      for (const formats::Json& item : value.as_array()) {
+        ATTUNE_ASSIGN_OR_RETURN(std::string text_item, config_value(where, item));
+        entry.values.push_back(std::move(text_item));
+      }
+    } else {
+      ATTUNE_ASSIGN_OR_RETURN(std::string text_value, config_value(where, value));
+      entry.values.push_back(std::move(text_value));
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+base::LogLevel parse_log_level(std::string_view name) {
+  if (name == "debug") return base::LogLevel::kDebug;
+  if (name == "warning") return base::LogLevel::kWarning;
+  return name == "error" ? base::LogLevel::kError : base::LogLevel::kInfo;
+}
+
+Status read_layers(const Usage& usage, const std::string& config, const base::ParsedFlags& parsed,
+                   Invocation& invocation) {
+  if (parsed.positionals.size() > usage.max_positionals) {
+    return invalid_argument(
+        base::cat("attune ", usage.name, " takes ", usage.max_positionals ? "at most " : "no ",
+                  usage.max_positionals ? std::to_string(usage.max_positionals) + " " : "",
+                  "arguments beside flags; '", parsed.positionals[usage.max_positionals],
+                  "' is one too many"));
+  }
+  invocation.positionals = parsed.positionals;
+  ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_environment(environment()));
+  if (!config.empty()) {
+    ATTUNE_ASSIGN_OR_RETURN(auto entries, read_config(config));
+    ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_config(config, entries));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<int> read_command_line(const Usage& usage, const Args& args,
+                                     std::vector<base::Flag> own, Invocation& invocation) {
+  std::string config;
+  std::string group = base::cat("attune ", usage.name);
+  own.push_back({"json", &invocation.json, group, "", "only JSON on standard output"});
+  own.push_back({"config", &config, group, "FILE", "JSON file with settings"});
+  bool json = asks_for_json(args);
+
+  auto parsed = invocation.settings.apply_args(args, own);
+  if (!parsed.ok()) return report(parsed.status(), json);
+  if (parsed->help) {
+    Options defaults;
+    std::vector<base::Flag> rows = own;
+    if (usage.shows_settings) {
+      for (base::Flag& row : base::option_flags(defaults)) rows.push_back(row);
+    }
+    std::printf("usage: attune %s [FLAGS]%s%s\n\n%s\n%s", std::string(usage.name).c_str(),
+                usage.positionals.empty() ? "" : " ", std::string(usage.positionals).c_str(),
+                std::string(usage.about).c_str(), base::flags_help(rows).c_str());
+    return kExitOk;
+  }
+  Status status = read_layers(usage, config, *parsed, invocation);
+  if (!status.ok()) return report(status, json);
+  base::set_log_level(parse_log_level(invocation.settings.options().log_level));
+  for (const std::string& warning : invocation.settings.warnings()) base::log_warning(warning);
+  return std::nullopt;
+}
+
+int report(const Status& status, bool json) {
+  if (status.ok()) return kExitOk;
+  if (json) {
+    formats::Json error;
+    error.set("code", code_name(status.code()));
+    error.set("message", status.message());
+    formats::Json document;
+    document.set("error", std::move(error));
+    std::printf("%s\n", document.dump().c_str());
+  } else {
+    std::fprintf(stderr, "attune: %s\n", status.message().c_str());
+  }
+  bool usage = status.code() == Code::kInvalidArgument || status.code() == Code::kUnsupported ||
+               status.code() == Code::kNotFound;
+  return usage ? kExitUsage : kExitFailed;
+}
+
+}  // namespace attune::cli
