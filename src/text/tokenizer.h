@@ -14,7 +14,7 @@
 #include "attune/status.h"
 
 namespace attune::formats {
-class Gguf;
+class GgufFile;
 }
 
 namespace attune::text {
@@ -42,12 +42,12 @@ struct ByteRange {
 // bytes.decode("utf-8", "replace") does); decoded text has U+FFFD where the ids' bytes are invalid.
 class Tokenizer {
  public:
-  // `path` is a .gguf file, a tokenizer.json, or a folder that holds one (tokenizer_config.json,
-  // special_tokens_map.json and chat_template.jinja beside it are read too). Errors: not_found,
+  // `path` is a .gguf file, a tokenizer.json, or a folder that holds one (tokenizer_config.json and
+  // chat_template.jinja beside it are read too). Errors: not_found,
   // io_error, data_loss (malformed, with the field), unsupported (a tokenizer model, pre-tokenizer
   // or normaliser that is not known, by name, with the list of the known ones).
   static Result<std::shared_ptr<const Tokenizer>> load(const std::string& path);
-  static Result<std::shared_ptr<const Tokenizer>> from_gguf(const formats::Gguf& file);
+  static Result<std::shared_ptr<const Tokenizer>> from_gguf(const formats::GgufFile& file);
   // The texts of tokenizer.json and tokenizer_config.json (may be empty).
   static Result<std::shared_ptr<const Tokenizer>> from_hf(std::string_view tokenizer_json,
                                                           std::string_view tokenizer_config_json);
