@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "formats/dequant.h"
+#include "ops/ops.h"
+#include "ops/test_stream.h"
+#include "tensor/half.h"
+
+namespace attune::ops {
+namespace {
+
+class EmbedTypes : public ::testing::TestWithParam<DType> {};
+
+// Random bytes, with every 16-bit float of a block's head made finite.
+std::vector<uint8_t> random_table(DType dtype, int64_t elems) {
+  const tensor::DTypeInfo& info = tensor::dtype_info(dtype);
+  std::vector<uint8_t> bytes(tensor::dtype_bytes(dtype, elems));
+  std::mt19937 rng(7);
+  for (uint8_t& b : bytes) b = uint8_t(rng());
+  if (dtype == DType::kF32) {
+    const auto values = test::random_floats(elems, 8);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  }
+  for (size_t at = 0; at < bytes.size(); at += info.block_bytes) {
+    const int heads[2] = {dtype == DType::kQ6_K ? 208 : 0, 2};
+    const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
+                     dtype == DType::kQ5_K;
+    if (!info.quantized && info.block_bytes != 2) break;
+    for (int i = 0; i < (two ? 2 : 1); ++i)
+      bytes[at + heads[i] + 1] = uint8_t((bytes[at + heads[i] + 1] & 0xbf) | 0x20);
+  }
+  return bytes;
+}
+
+TEST_P(EmbedTypes, RowsAreBitEqualToTheOracle) {
+  const DType dtype = GetParam();
+  const int vocab = 9, hidden = 512, tokens = 200;
+  const auto table = random_table(dtype, vocab * hidden);
+  std::vector<float> want(vocab * hidden);
+  ASSERT_TRUE(formats::dequantize(dtype, table.data(), want).ok());
+  std::vector<int32_t> ids(tokens);
+  for (int t = 0; t < tokens; ++t) ids[t] = (t * 5) % vocab;
+  test::TestStream s(2);
+  for (float scale : {1.0f, 2.5f}) {
+    std::vector<float> out(tokens * hidden);
+    s.run(cpu_ops(device::CpuIsa::kAvx2).embed,
+          EmbedParams{ids.data(), tokens, table.data(), dtype, hidden, scale, out.data()});
+    for (int t = 0; t < tokens; ++t)
+      for (int i = 0; i < hidden; ++i)
+        ASSERT_EQ(out[t * hidden + i], want[ids[t] * hidden + i] * scale) << t << " " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, EmbedTypes,
+                         ::testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
+                                           DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                         [](const auto& info) {
+                           return std::string(tensor::dtype_name(info.param));
+                         });
+
+TEST(GatherRows, PicksRowsByIndex) {
+  const int n = 100, count = 700;
+  const auto x = test::random_floats(10 * (n + 1), 1);
+  std::vector<int32_t> rows(count);
+  for (int i = 0; i < count; ++i) rows[i] = (i * 3) % 10;
+  std::vector<float> out(count * n);
+  test::TestStream s(2);
+  s.run(cpu_ops(device::CpuIsa::kAvx2).gather_rows,
+        GatherRowsParams{x.data(), n + 1, rows.data(), count, n, out.data()});
+  for (int i = 0; i < count; ++i)
+    ASSERT_EQ(0, std::memcmp(out.data() + i * n, x.data() + rows[i] * (n + 1), n * 4));
+}
+
+}  // namespace
+}  // namespace attune::ops
