@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/log.h"
+#include "text/loaders.h"
 #include "text/unicode.h"
 
 namespace attune::text {
@@ -35,32 +36,35 @@ uint64_t mix(uint64_t key) {
 
 }  // namespace
 
-Bpe::Bpe(const VocabData& data, const StringArena& spellings, const StringArena& bytes)
-    : by_bytes_(bytes, bytes.size()),
-      whole_(std::make_unique<std::atomic<uint8_t>[]>(bytes.size())),
+Bpe::Bpe(const VocabData& data, const StringArena& pieces)
+    : by_piece_(pieces, pieces.size()),
+      whole_(std::make_unique<std::atomic<uint8_t>[]>(pieces.size())),
       unk_(data.unk),
       byte_level_(data.byte_level),
       byte_fallback_(data.byte_fallback),
       fuse_unk_(data.fuse_unk),
       ignore_merges_(data.ignore_merges) {
   byte_ids_.fill(-1);
-  for (size_t i = 0; i < bytes.size(); ++i) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
-    const std::string_view token = bytes[i];
+    const std::string_view token = pieces[i];
     if (token.empty()) continue;
-    const bool is_byte = data.types[i] == TokenType::kByte;
-    if (is_byte && byte_fallback_) byte_ids_[static_cast<unsigned char>(token[0])] = id;
-    if (is_byte || !may_result_from_merges(data.types[i])) continue;
-    by_bytes_.insert(id);
+    if (data.types[i] == TokenType::kByte) {
+      const int byte = byte_of_fallback_token(token);
+      if (byte_fallback_ && byte >= 0) byte_ids_[static_cast<size_t>(byte)] = id;
+      continue;
+    }
+    if (!may_result_from_merges(data.types[i])) continue;
+    by_piece_.insert(id);
     longest_ = std::max(longest_, token.size());
     if (byte_level_ && token.size() == 1) byte_ids_[static_cast<unsigned char>(token[0])] = id;
-    if (has_inner_marker(spellings[i])) may_cut_before_markers_ = false;
+    if (has_inner_marker(token)) may_cut_before_markers_ = false;
   }
 }
 
 Result<std::unique_ptr<Bpe>> Bpe::build(const VocabData& data, const StringArena& spellings,
-                                        const StringArena& bytes, const TokenIndex& by_spelling) {
-  std::unique_ptr<Bpe> bpe(new Bpe(data, spellings, bytes));
+                                        const StringArena& pieces, const TokenIndex& by_spelling) {
+  std::unique_ptr<Bpe> bpe(new Bpe(data, pieces));
   if (!data.merges.empty()) {
     ATTUNE_RETURN_IF_ERROR(bpe->add_listed_merges(data, by_spelling));
   } else if (!data.scores.empty()) {
@@ -135,8 +139,8 @@ void Bpe::add_scored_merges(const VocabData& data, const StringArena& spellings)
     const std::string_view token = spellings[static_cast<size_t>(order[i])];
     for (size_t cut = 1; cut < token.size(); ++cut) {
       if ((static_cast<unsigned char>(token[cut]) & 0xC0) == 0x80) continue;
-      const TokenId left = by_bytes_.find(token.substr(0, cut));
-      const TokenId right = left < 0 ? -1 : by_bytes_.find(token.substr(cut));
+      const TokenId left = by_piece_.find(token.substr(0, cut));
+      const TokenId right = left < 0 ? -1 : by_piece_.find(token.substr(cut));
       if (right >= 0) found.push_back({left, right, order[i], rank});
     }
   }
@@ -145,7 +149,7 @@ void Bpe::add_scored_merges(const VocabData& data, const StringArena& spellings)
 }
 
 void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
-  const TokenId id = piece.size() <= longest_ ? by_bytes_.find(piece) : -1;
+  const TokenId id = piece.size() <= longest_ ? by_piece_.find(piece) : -1;
   if (id < 0) return merge_piece(piece, scratch, out);
   if (ignore_merges_) return out.push_back(id);
   std::atomic<uint8_t>& whole = whole_[static_cast<size_t>(id)];
@@ -180,7 +184,7 @@ void Bpe::split_symbols(std::string_view piece, std::vector<Symbol>& symbols) co
   for (size_t at = 0; at < piece.size();) {
     const std::string_view character = piece.substr(at, char_at(piece, at).size);
     at += character.size();
-    const TokenId id = by_bytes_.find(character);
+    const TokenId id = by_piece_.find(character);
     auto known_byte = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; };
     if (id >= 0) {
       symbols.push_back({id, -1, -1, kNoRank});

@@ -22,7 +22,7 @@ class Bpe {
   // for. Errors: data_loss (a merge names a token that does not exist, or has no merges or scores
   // at all).
   static Result<std::unique_ptr<Bpe>> build(const VocabData& data, const StringArena& spellings,
-                                            const StringArena& bytes,
+                                            const StringArena& pieces,
                                             const TokenIndex& by_spelling);
 
   // One symbol of a piece in the making.
@@ -53,7 +53,7 @@ class Bpe {
   static constexpr uint64_t kNoPair = ~uint64_t{0};
   static constexpr uint32_t kNoRank = ~uint32_t{0};
 
-  Bpe(const VocabData& data, const StringArena& spellings, const StringArena& bytes);
+  Bpe(const VocabData& data, const StringArena& pieces);
   Status add_listed_merges(const VocabData& data, const TokenIndex& by_spelling);
   void add_scored_merges(const VocabData& data, const StringArena& spellings);
   void reserve_merges(size_t count);
@@ -66,7 +66,7 @@ class Bpe {
   void merge_short(std::vector<Symbol>& symbols) const;
   void merge_long(Scratch& scratch) const;
 
-  TokenIndex by_bytes_;  // the tokens that a piece may become
+  TokenIndex by_piece_;  // the tokens that a piece may become
   std::vector<Merge> merges_;
   size_t merge_mask_ = 0;
   std::array<TokenId, 256> byte_ids_;

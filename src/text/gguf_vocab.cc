@@ -86,9 +86,9 @@ Status read_ids(const GgufFile& file, VocabData& data) {
 
 // Files often lack eot_token_id; these control tokens end a turn in every model that has them.
 void find_end_of_turn(VocabData& data) {
-  constexpr std::string_view kNames[] = {"<|eot_id|>",    "<|im_end|>",           "<|end|>",
-                                         "<end_of_turn>", "<|end_of_text|>",      "<|endoftext|>",
-                                         "<|eom_id|>",    "<｜end▁of▁sentence｜>"};
+  constexpr std::string_view kNames[] = {
+      "<|eot_id|>",      "<|im_end|>",    "<|end|>",    "<end_of_turn>",
+      "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
   for (const AddedToken& token : data.added) {
     if (token.special &&
         std::find(std::begin(kNames), std::end(kNames), token.text) != std::end(kNames)) {

@@ -41,23 +41,29 @@ void StringArena::add(std::string_view text) {
 }
 
 TokenIndex::TokenIndex(const StringArena& strings, size_t capacity)
-    : strings_(strings), slots_(std::bit_ceil(capacity * 2 + 1), -1), mask_(slots_.size() - 1) {}
+    : strings_(strings), slots_(std::bit_ceil(capacity * 2 + 1)), mask_(slots_.size() - 1) {}
 
 bool TokenIndex::insert(TokenId id) {
   const std::string_view text = strings_[static_cast<size_t>(id)];
-  for (size_t slot = hash_bytes(text) & mask_;; slot = (slot + 1) & mask_) {
-    if (slots_[slot] < 0) {
-      slots_[slot] = id;
+  const uint64_t hash = hash_bytes(text);
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
+    Slot& slot = slots_[at];
+    if (slot.id < 0) {
+      slot = {tag, id};
       return true;
     }
-    if (strings_[static_cast<size_t>(slots_[slot])] == text) return false;
+    if (slot.tag == tag && strings_[static_cast<size_t>(slot.id)] == text) return false;
   }
 }
 
 TokenId TokenIndex::find(std::string_view text) const {
-  for (size_t slot = hash_bytes(text) & mask_;; slot = (slot + 1) & mask_) {
-    if (slots_[slot] < 0) return -1;
-    if (strings_[static_cast<size_t>(slots_[slot])] == text) return slots_[slot];
+  const uint64_t hash = hash_bytes(text);
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
+    const Slot& slot = slots_[at];
+    if (slot.id < 0) return -1;
+    if (slot.tag == tag && strings_[static_cast<size_t>(slot.id)] == text) return slot.id;
   }
 }
 

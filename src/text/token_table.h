@@ -36,8 +36,12 @@ class TokenIndex {
   TokenId find(std::string_view text) const;
 
  private:
+  struct Slot {
+    uint32_t tag = 0;  // of the hash, so that few strings need be looked at
+    TokenId id = -1;
+  };
   const StringArena& strings_;
-  std::vector<TokenId> slots_;
+  std::vector<Slot> slots_;
   size_t mask_ = 0;
 };
 

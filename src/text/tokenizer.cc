@@ -106,7 +106,8 @@ Status Tokenizer::Impl::build() {
   for (size_t i = 0; i < spellings.size(); ++i) {
     if (!spellings[i].empty()) by_spelling->insert(static_cast<TokenId>(i));
   }
-  ATTUNE_ASSIGN_OR_RETURN(bpe, Bpe::build(data, spellings, bytes, *by_spelling));
+  ATTUNE_ASSIGN_OR_RETURN(
+      bpe, Bpe::build(data, spellings, data.byte_level ? bytes : spellings, *by_spelling));
   // Without a pre-tokenizer the whole text would be one piece.
   if (data.splits.empty() && !data.byte_level && bpe->may_cut_before_markers()) {
     data.splits.push_back({.kind = SplitStep::Kind::kMarkerRuns});
