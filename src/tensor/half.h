@@ -58,13 +58,14 @@ inline float f8e4m3_to_f32(uint8_t v) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(mantissa) * 0x1p-9f));
 }
 
-// Too large, infinity too, becomes NaN, as in PyTorch's cast; saturate by clamping before.
+// Too large, infinity too, becomes 448 of its sign, as in today's PyTorch; NaN stays NaN.
 inline uint8_t f32_to_f8e4m3(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint8_t sign = uint8_t((bits >> 24) & 0x80u);
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x43e80000u) return sign | 0x7fu;  // above 464, half way past 448
-  if (magnitude < 0x3c800000u) {                     // below 2^-6: unit 2^-9, by adding 2^14
+  if (magnitude > 0x7f800000u) return sign | 0x7fu;
+  if (magnitude >= 0x43e00000u) return sign | 0x7eu;
+  if (magnitude < 0x3c800000u) {  // below 2^-6: unit 2^-9, by adding 2^14
     const float shifted = std::bit_cast<float>(magnitude) + 16384.0f;
     return sign | uint8_t(std::bit_cast<uint32_t>(shifted) - 0x46800000u);
   }
