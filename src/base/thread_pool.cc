@@ -15,6 +15,7 @@ constexpr int kSpins = 2000;
 
 ThreadPool::ThreadPool(int threads) {
   ATTUNE_CHECK(threads >= 1);
+  shares_ = std::make_unique<Share[]>(threads);
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 

@@ -35,6 +35,18 @@ TEST(ThreadPool, ParallelForCoversEveryIndexOnceInFixedPieces) {
   }
 }
 
+// A thread that is stuck in its first piece must not keep the others' work waiting.
+TEST(ThreadPool, FreeThreadsTakeOverTheRestOfASlowOnes) {
+  ThreadPool pool(3);
+  std::atomic<int> done{0};
+  pool.parallel_for(30, 1, [&](int64_t b, int64_t) {
+    if (b == 0)
+      while (done.load() < 29) std::this_thread::yield();
+    ++done;
+  });
+  EXPECT_EQ(done.load(), 30);
+}
+
 TEST(ThreadPool, WakesSleepingWorkers) {
   ThreadPool pool(2);
   for (int round = 0; round < 20; ++round) {
