@@ -1,5 +1,6 @@
 # Sourced by the other scripts: strict mode, the root as working folder, messages.
-set -euo pipefail
+set -Eeuo pipefail
+trap 'printf "attune: %s stopped at line %s: %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$BASH_COMMAND" >&2' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }

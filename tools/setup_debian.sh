@@ -25,7 +25,7 @@ install_debian_packages() {
   local name prefix version missing=() wanted=()
   command -v dpkg-query >/dev/null || { check_tools_without_dpkg && return; }
   while read -r name prefix; do
-    version=$(installed_version "$name")
+    version=$(installed_version "$name" || true)
     if [[ -z $version ]]; then
       missing+=("$name $prefix")
     elif [[ $version != "$prefix"* ]]; then
