@@ -121,9 +121,11 @@ class EngineImpl final : public Engine {
       finished = std::exchange(finished_steps_, 0);
     }
     for (std::function<void()>& fn : inbox) fn();
-    for (; finished > 0; --finished) commit_oldest();
+    std::vector<TokenEvent> events;
+    for (; finished > 0; --finished) commit_oldest(events);
     if (can_plan()) plan_and_launch();
-    publish_stats();
+    publish_stats();  // first, so that who hears of the last token also reads it counted
+    for (TokenEvent& event : events) deliver(std::move(event));
     if (loaded_.scheduler->has_work()) return true;
     for (auto& idle : when_idle_) idle->set_value();
     when_idle_.clear();
@@ -155,17 +157,17 @@ class EngineImpl final : public Engine {
     loaded_.stream->notify(finished);
   }
 
-  void commit_oldest() {
+  void commit_oldest(std::vector<TokenEvent>& events) {
     const Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
     if (!step.error.empty()) base::log_error("step ", step.id, " failed: ", step.error);
-    std::vector<TokenEvent> events = step.error.empty()
-                                         ? loaded_.scheduler->commit(*step.launched.result)
-                                         : loaded_.scheduler->fail_step(step.id, step.error);
+    std::vector<TokenEvent> news = step.error.empty()
+                                       ? loaded_.scheduler->commit(*step.launched.result)
+                                       : loaded_.scheduler->fail_step(step.id, step.error);
     size_t tokens = 0;
-    for (TokenEvent& event : events) {
+    for (TokenEvent& event : news) {
       tokens += event.tokens.size();
-      deliver(std::move(event));
+      events.push_back(std::move(event));
     }
     {
       std::lock_guard lock(stats_mutex_);

@@ -134,8 +134,9 @@ std::vector<TokenId> forced_argmaxes(Engine& engine, const Golden& g) {
   return argmaxes;
 }
 
-void expect_golden(Engine& engine, double margin_floor) {
+void expect_golden(Engine& engine, double margin_floor, size_t longest = 10000) {
   for (const Golden& g : goldens()) {
+    if (g.prompt.size() > longest) continue;
     SCOPED_TRACE(g.name);
     const std::vector<TokenId> got = forced_argmaxes(engine, g);
     ASSERT_EQ(got.size(), g.greedy.size());
@@ -208,7 +209,7 @@ TEST(Golden, ReferenceAttentionAgrees) {
   options.attention_backend = "reference";
   auto engine = make_engine(options);
   ASSERT_TRUE(engine);
-  expect_golden(*engine, 0);
+  expect_golden(*engine, 0, 100);  // it is slow by design: the long prompt is left out
 }
 
 // Chunk size, page size, prefix hits, batch mates and a pool so small that requests are retracted.
@@ -259,7 +260,7 @@ TEST(Golden, DeterministicInferenceChangesNoBit) {
     if (mates)
       for (const Golden& g : goldens())
         others.push_back(
-            start(*engine, g.prompt, {.max_new_tokens = 40, .seed = 1, .ignore_eos = true}));
+            start(*engine, g.prompt, {.seed = 1, .max_new_tokens = 40, .ignore_eos = true}));
     for (int round = 0; round < 2; ++round) {  // the second on cached prefixes
       for (const Golden& g : goldens()) {
         auto sink =
