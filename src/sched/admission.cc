@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kInitialRatio = 0.7;
 constexpr double kFloorFactor = 0.14;
-constexpr int kDecaySteps = 600;
+constexpr double kDecay = 0.001;         // per step: 600 steps from the initial ratio to its floor
 constexpr int32_t kLongestGuess = 4096;  // of one request, before the ratio
 constexpr int32_t kSlackTokens = 20;     // per request, after a retraction
 
@@ -20,15 +20,14 @@ bool longer(const PageNeed& a, const PageNeed& b) {
 
 OutputGuess::OutputGuess(double conservativeness)
     : ratio_(std::clamp(kInitialRatio * conservativeness, 0.0, 1.0)),
-      floor_(ratio_ * kFloorFactor),
-      decay_((ratio_ - floor_) / kDecaySteps) {}
+      floor_(ratio_ * kFloorFactor) {}
 
 int32_t OutputGuess::tokens(int32_t remaining) const {
   return static_cast<int32_t>(std::ceil(std::min(remaining, kLongestGuess) * ratio_));
 }
 
 void OutputGuess::on_step() {
-  ratio_ = std::max(ratio_ - decay_, floor_);
+  ratio_ = std::max(ratio_ - kDecay, floor_);
 }
 
 void OutputGuess::on_retraction(int64_t generated, int64_t allowed, int32_t running) {

@@ -25,7 +25,7 @@ class OutputGuess {
   double ratio() const { return ratio_; }
 
  private:
-  double ratio_, floor_, decay_;
+  double ratio_, floor_;
 };
 
 struct PageNeed {

@@ -21,6 +21,7 @@ struct Case {
   int32_t pages = 8, page_size = 4;
   bool radix = true;
   int requests = 40;
+  int32_t prompt_share = 2;  // prompts take at most about a half, a fifth, ... of the context
   double abort_rate = 0, row_error_rate = 0, step_error_rate = 0, logprob_rate = 0;
 };
 
@@ -33,7 +34,7 @@ class Trial {
         index_(pool_, kv::make_lru_policy(pool_.total()), {"model", "f32", "hnd"}, {seed, 1}),
         scheduler_(c.config, pool_, c.radix ? &index_ : nullptr),
         device_(scheduler_.config(), pool_) {
-    for (int i = 0; i < 3; ++i) prefixes_.push_back(random_tokens(1 + below(context() * 2 / 3)));
+    for (int i = 0; i < 3; ++i) prefixes_.push_back(random_tokens(1 + below(context() / c.prompt_share)));
   }
 
   // Empty: all went well.
@@ -41,7 +42,7 @@ class Trial {
     int todo = case_.requests;
     for (int turn = 0; todo > 0 || scheduler_.has_work(); ++turn) {
       if (turn > 200000) return "never ends";
-      while (todo > 0 && (chance(0.3) || !scheduler_.has_work())) {
+      while (todo > 0 && (chance(0.5) || !scheduler_.has_work())) {
         add();
         --todo;
       }
@@ -84,13 +85,13 @@ class Trial {
     Request r;
     if (chance(0.7)) r.prompt = prefixes_[size_t(below(3))];
     if (chance(0.3)) r.prompt.resize(size_t(below(int64_t(r.prompt.size()) + 1)));
-    for (const TokenId t : random_tokens(below(context() / 3))) r.prompt.push_back(t);
+    for (const TokenId t : random_tokens(below(context() / (2 * case_.prompt_share)))) r.prompt.push_back(t);
     if (r.prompt.empty()) r.prompt = random_tokens(1);
     if (int32_t(r.prompt.size()) >= context()) r.prompt.resize(size_t(context() - 1));
     SamplingParams& p = r.sampling;
-    p.max_new_tokens = below(chance(0.2) ? context() * 2 : 12);
+    p.max_new_tokens = below(chance(0.4) ? context() * 2 : 12);
     p.min_new_tokens = chance(0.2) ? below(p.max_new_tokens + 1) : 0;
-    p.ignore_eos = chance(0.2);
+    p.ignore_eos = chance(0.5);
     if (chance(0.2)) p.stop_token_ids = {1};
     p.seed = rng_();
     if (chance(case_.logprob_rate)) p.prompt_logprob_start = below(int64_t(r.prompt.size()) + 1);
@@ -198,7 +199,7 @@ Case random_case(uint64_t seed) {
   };
   Case c;
   c.page_size = pick(1, 4, 16);
-  c.pages = pick(2, 3, 8, 20, 60);
+  c.pages = pick(2, 4, 8, 12, 20, 60);
   c.radix = pick(0, 1, 1, 1) == 1;
   c.config.vocab_size = pick(4, 16, 100);
   c.config.eos_token_ids = {0};
@@ -207,19 +208,23 @@ Case random_case(uint64_t seed) {
   c.config.chunked_prefill_size = pick(-1, 1, 3, 16, 64);
   c.config.max_prefill_tokens = pick(8, 64, 1000);
   c.config.policy = pick(0, 1) == 0 ? Policy::kFcfs : Policy::kLpm;
-  c.config.conservativeness = pick(0, 1, 2) * 0.5;
+  c.config.conservativeness = pick(0, 0, 1, 2) * 0.5;
   c.config.max_steps_in_flight = pick(1, 2, 2, 3);
   c.abort_rate = pick(0, 0, 5, 30) * 0.01;
+  c.prompt_share = pick(1, 2, 5, 10);
   c.row_error_rate = pick(0, 0, 2) * 0.01;
   c.step_error_rate = pick(0, 0, 2) * 0.01;
   c.logprob_rate = pick(0, 30) * 0.01;
   return c;
 }
 
+constexpr uint64_t kSeedsPerTest = 150;
+
 class RandomSchedule : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomSchedule, EveryRequestGetsItsAnswerAndNoPageIsLost) {
-  for (uint64_t seed = uint64_t(GetParam()) * 50; seed < uint64_t(GetParam() + 1) * 50; ++seed) {
+  for (uint64_t seed = uint64_t(GetParam()) * kSeedsPerTest;
+       seed < uint64_t(GetParam() + 1) * kSeedsPerTest; ++seed) {
     Trial run(random_case(seed), seed);
     ASSERT_EQ(run.go(), "") << "seed " << seed;
   }
@@ -235,7 +240,7 @@ TEST(RandomScheduleCoverage, RetractionsAndHitsHappen) {
     cached += run.stats().cached_tokens;
     evicted += run.stats().evicted_pages;
   }
-  EXPECT_GT(retractions, 100u);
+  EXPECT_GT(retractions, 50u);
   EXPECT_GT(cached, 1000u);
   EXPECT_GT(evicted, 1000u);
 }

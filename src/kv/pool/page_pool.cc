@@ -24,22 +24,6 @@ constexpr bool may_move(PageState from, PageState to) {
 
 }  // namespace
 
-const char* page_state_name(PageState state) {
-  switch (state) {
-    case PageState::kAbsent:
-      return "absent";
-    case PageState::kReserved:
-      return "reserved";
-    case PageState::kFilling:
-      return "filling";
-    case PageState::kReady:
-      return "ready";
-    case PageState::kDraining:
-      return "draining";
-  }
-  return "?";
-}
-
 PagePool::PagePool(int32_t num_slots, int32_t page_size)
     : page_size_(page_size), total_(num_slots - 1) {
   ATTUNE_CHECK(num_slots >= 2 && page_size >= 1);

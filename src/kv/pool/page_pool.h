@@ -28,7 +28,6 @@ namespace attune::kv {
 
 enum class PageState : uint8_t { kAbsent, kReserved, kFilling, kReady, kDraining };
 inline constexpr int kPageStates = 5;
-const char* page_state_name(PageState state);
 
 class PagePool;
 
