@@ -7,6 +7,8 @@ namespace {
 
 using formats::Json;
 
+// The regular expressions of Rust, which Whitespace uses, count joiners as word characters.
+constexpr const char* kRustWords = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
 constexpr int kMaxNesting = 8;  // of Sequence in Sequence
 
 bool absent(const Json* json) {
@@ -152,8 +154,7 @@ Status add_pre_tokenizer(const Json& json, const std::string& type, const std::s
     ATTUNE_ASSIGN_OR_RETURN(const SplitBehavior behavior, read_behavior(json, path));
     return add_regex("[!-/:-@\\[-`{-~\\p{P}]", behavior, false, path, data);
   }
-  if (type == "Whitespace")
-    return add_regex("\\w+|[^\\w\\s]+", SplitBehavior::kRemoved, true, path, data);
+  if (type == "Whitespace") return add_regex(kRustWords, SplitBehavior::kRemoved, true, path, data);
   if (type == "WhitespaceSplit")
     return add_regex("\\s", SplitBehavior::kRemoved, false, path, data);
   if (type == "CharDelimiterSplit") {

@@ -87,8 +87,10 @@ Status read_added(const Json& root, VocabData& data) {
     ATTUNE_ASSIGN_OR_RETURN(token.lstrip, json_flag(entry, "lstrip", false));
     ATTUNE_ASSIGN_OR_RETURN(token.rstrip, json_flag(entry, "rstrip", false));
     ATTUNE_ASSIGN_OR_RETURN(token.single_word, json_flag(entry, "single_word", false));
-    data.types[static_cast<size_t>(token.id)] =
-        token.special ? TokenType::kControl : TokenType::kUserDefined;
+    TokenType& type = data.types[static_cast<size_t>(token.id)];
+    // One that the model has too and that is not special stays one that merges may make.
+    if (token.special) type = TokenType::kControl;
+    if (!token.special && type == TokenType::kUnused) type = TokenType::kUserDefined;
     data.added.push_back(std::move(token));
   }
   return {};
