@@ -66,7 +66,7 @@ struct Decoder {
 #pragma GCC unroll 16
       for (int j = 0; j < 16; ++j) {
         const Words both = from_bytes(p + kPanel * j);
-        use(j, nibble_to_float(both), nibble_to_float(shift(both, -4)));
+        use(j, nibble_to_float(both), upper_to_float(both));
       }
     } else if constexpr (kSpec.bits == 5) {
       const Words high = load_words(p);

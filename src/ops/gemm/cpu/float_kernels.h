@@ -16,6 +16,8 @@ inline namespace avx2 {
 // 2 FMAs a cycle with a latency of 4 want at least 8 independent sums.
 inline constexpr int kTileRows = 6;
 #endif
+// Rows of a fused kernel.
+inline constexpr int kFusedRows = 5;
 // k of a stretch that is decoded at once: 2 panels are 72 KiB and stay in L2, or L1 for one panel.
 inline constexpr int kStretch = 576;
 
@@ -35,39 +37,131 @@ ATTUNE_LANES void finish(const Product& p, int64_t row, int64_t n0, V16 sum, boo
   store_first(y, sum, columns);
 }
 
-template <Layout kLayout>
-void gemv(const Product& p, int64_t begin, int64_t end) {
+// Prefetch this far ahead of what is read: some 15 blocks, about what memory needs to answer.
+inline constexpr int kAhead = 4096;
+
+ATTUNE_LANES void prefetch(const uint8_t* p, int bytes) {
+#pragma GCC unroll 10
+  for (int i = 0; i < bytes; i += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + i), _MM_HINT_T0);
+}
+
+// The same pointer, its origin hidden from GCC, which would otherwise keep the distances of a row's
+// elements from another row's in dozens of registers that it does not have.
+ATTUNE_LANES const float* opaque(const float* p) {
+  asm("" : "+r"(p));
+  return p;
+}
+
+// A panel times kRows rows, weights decoded in registers. Scales stay outside of the blocks' sums:
+// y = sum over blocks of d * sum(code * x) + m * sum(x).
+template <Layout kLayout, int kRows>
+ATTUNE_LANES void fused_block_rows(const Product& p, int64_t row, int64_t panel) {
   using D = Decoder<kLayout>;
-  const float* x = static_cast<const float*>(p.x);
-  for (int64_t panel = begin; panel < end; ++panel) {
-    const uint8_t* w = p.weight + panel * p.panel_bytes;
-    V16 sum = zero();
-    if constexpr (D::kSpec.bits == 0) {
-      V16 part[4] = {zero(), zero(), zero(), zero()};
-      int64_t i = 0;
-      for (; i + 4 <= p.k; i += 4)
-        for (int u = 0; u < 4; ++u) part[u] = fma(D::value(w, i + u), set1(x[i + u]), part[u]);
-      for (; i < p.k; ++i) part[0] = fma(D::value(w, i), set1(x[i]), part[0]);
-      sum = add(add(part[0], part[1]), add(part[2], part[3]));
-    } else {
-      for (int64_t b = 0; b < p.k / kBlock; ++b) {
-        const float* xb = x + b * kBlock;
-        V16 lo_sum = zero(), hi_sum = zero();
-        D::codes(
-            D::codes_of(w, b), [&](int j, V16 lo, V16 hi) __attribute__((always_inline)) {
-              lo_sum = fma(lo, set1(xb[j]), lo_sum);
-              hi_sum = fma(hi, set1(xb[16 + j]), hi_sum);
-            });
-        const Scales s = D::scales_of(w, b);
-        if constexpr (D::kHasMin) sum = fma(s.m, set1(p.x_sums[b]), sum);
-        if constexpr (D::kSpec.scales == 2) {
-          sum = fma(s.d[0], lo_sum, fma(s.d[1], hi_sum, sum));
-        } else {
-          sum = fma(s.d[0], add(lo_sum, hi_sum), sum);
-        }
+  const uint8_t* w = p.weight + panel * p.panel_bytes;
+  const float* x = static_cast<const float*>(p.x) + row * p.ldx;
+  const float* x_sums = p.x_sums + row * (p.k / kBlock);
+  // One sum per half where the halves' scales differ, or where one would wait for itself.
+  constexpr int kHalves = kRows <= 2 || D::kSpec.scales == 2 ? 2 : 1;
+  V16 total[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) total[r] = zero();
+  for (int64_t b = 0; b < p.k / kBlock; ++b, x += kBlock) {
+    const uint8_t* codes = D::codes_of(w, b);
+    prefetch(codes, D::kSpec.unit_bytes() / (D::kSpec.super ? kSuper / kBlock : 1));
+    const float* xr[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) xr[r] = opaque(x + r * p.ldx);
+    V16 sum[kRows][kHalves];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) sum[r][h] = zero();
+    D::codes(
+        codes, [&](int j, V16 lo, V16 hi) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            sum[r][0] = fma(lo, set1(xr[r][j]), sum[r][0]);
+            sum[r][kHalves - 1] = fma(hi, set1(xr[r][16 + j]), sum[r][kHalves - 1]);
+          }
+        });
+    const Scales s = D::scales_of(w, b);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (D::kHasMin) total[r] = fma(s.m, set1(x_sums[r * (p.k / kBlock) + b]), total[r]);
+      if constexpr (D::kSpec.scales == 2) {
+        total[r] = fma(s.d[1], sum[r][1], total[r]);
+        total[r] = fma(s.d[0], sum[r][0], total[r]);
+      } else {
+        if constexpr (kHalves == 2) sum[r][0] = add(sum[r][0], sum[r][1]);
+        total[r] = fma(s.d[0], sum[r][0], total[r]);
       }
     }
-    finish(p, 0, panel * kPanel, sum, true);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) finish(p, row + r, panel * kPanel, total[r], true);
+}
+
+// The same for float layouts; 4 sums of a single row so that they need not wait for each other.
+template <Layout kLayout, int kRows>
+ATTUNE_LANES void fused_float_rows(const Product& p, int64_t row, int64_t panel) {
+  using D = Decoder<kLayout>;
+  const uint8_t* w = p.weight + panel * p.panel_bytes;
+  const float* x = static_cast<const float*>(p.x) + row * p.ldx;
+  constexpr int kParts = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  V16 sum[kRows][kParts];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int u = 0; u < kParts; ++u) sum[r][u] = zero();
+  int64_t i = 0;
+  for (; i + 4 <= p.k; i += 4) {
+    prefetch(w + i * D::kSpec.unit_bytes(), 4 * D::kSpec.unit_bytes());
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      const V16 weight = D::value(w, i + u);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        sum[r][u % kParts] = fma(weight, set1(x[r * p.ldx + i + u]), sum[r][u % kParts]);
+    }
+  }
+  for (; i < p.k; ++i)
+    for (int r = 0; r < kRows; ++r)
+      sum[r][0] = fma(D::value(w, i), set1(x[r * p.ldx + i]), sum[r][0]);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    V16 all = sum[r][0];
+#pragma GCC unroll 4
+    for (int u = 1; u < kParts; ++u) all = add(all, sum[r][u]);
+    finish(p, row + r, panel * kPanel, all, true);
+  }
+}
+
+template <Layout kLayout, int kRows>
+__attribute__((noinline)) void fused_rows(const Product& p, int64_t row, int64_t panel) {
+  if constexpr (spec(kLayout).bits == 0) {
+    fused_float_rows<kLayout, kRows>(p, row, panel);
+  } else {
+    fused_block_rows<kLayout, kRows>(p, row, panel);
+  }
+}
+
+template <Layout kLayout>
+void fused(const Product& p, int64_t begin, int64_t end) {
+  using Rows = void (*)(const Product&, int64_t, int64_t);
+  static constexpr Rows kRows[] = {nullptr,
+                                   fused_rows<kLayout, 1>,
+                                   fused_rows<kLayout, 2>,
+                                   fused_rows<kLayout, 3>,
+                                   fused_rows<kLayout, 4>,
+                                   fused_rows<kLayout, 5>,
+                                   fused_rows<kLayout, 6>};
+  const int64_t pieces = (p.m + kFusedRows - 1) / kFusedRows;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t r0 = p.m * i / pieces, r1 = p.m * (i + 1) / pieces;
+      kRows[r1 - r0](p, r0, panel);
+    }
   }
 }
 
@@ -76,6 +170,8 @@ template <int kRows, int kPanels>
 ATTUNE_LANES void tile(const Product& p, int64_t row, int64_t n0, const float* x, const float* w,
                        int64_t step, int64_t count, bool first) {
   V16 sum[kRows][kPanels];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) __builtin_prefetch(p.y + (row + r) * p.ldy + n0, 1);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -122,43 +218,56 @@ inline constexpr Tile kTiles[] = {
 #endif
 };
 
+// The packed weights that come next, to be fetched bit by bit while tiles keep the core busy.
+struct Next {
+  const uint8_t* at[2];
+  int64_t bytes;  // from each
+};
+
 // All rows [begin, end) in tiles of like height.
 ATTUNE_LANES void tiles(const Product& p, int64_t begin, int64_t end, int64_t n0, int64_t k0,
-                        const float* w, int64_t step, int64_t count) {
+                        const float* w, int64_t step, int64_t count, const Next& next) {
   const int64_t rows = end - begin;
   const int64_t pieces = (rows + kTileRows - 1) / kTileRows;
   const float* x = static_cast<const float*>(p.x) + k0;
   for (int64_t i = 0; i < pieces; ++i) {
+    for (const uint8_t* at : next.at)
+      for (int64_t b = next.bytes * i / pieces; b < next.bytes * (i + 1) / pieces; b += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(at + b), _MM_HINT_T1);
     const int64_t r0 = begin + rows * i / pieces, r1 = begin + rows * (i + 1) / pieces;
     kTiles[r1 - r0](p, r0, n0, x + r0 * p.ldx, w, step, count, k0 == 0);
   }
 }
 
 template <Layout kLayout>
-void gemm(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_begin,
-          int64_t row_end) {
+void tiled(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_begin,
+           int64_t row_end) {
   alignas(64) float w[2 * kStretch * kPanel];
   // Equal stretches, fixed by k alone.
   const int64_t stretches = (p.k + kStretch - 1) / kStretch;
   const int64_t even = ((p.k + stretches - 1) / stretches + kBlock - 1) / kBlock * kBlock;
-  const int64_t step = even * kPanel;
+  const int64_t step = even * kPanel, stretch_bytes = p.panel_bytes / stretches;
   for (int64_t pair = pair_begin; pair < pair_end; ++pair) {
     const int64_t n0 = pair * 2 * kPanel;
     const uint8_t* panel = p.weight + pair * 2 * p.panel_bytes;
     const bool both = n0 + kPanel < p.n;
-    for (int64_t k0 = 0; k0 < p.k; k0 += even) {
+    for (int64_t k0 = 0, s = 0; k0 < p.k; k0 += even, ++s) {
       const int64_t count = p.k - k0 < even ? p.k - k0 : even;
       for (int c = 0; c < (both ? 2 : 1); ++c)
         Decoder<kLayout>::floats(panel + c * p.panel_bytes, k0, count, w + c * step);
       if (!both)
         for (int64_t i = 0; i < count * kPanel; ++i) w[step + i] = 0;
-      tiles(p, row_begin, row_end, n0, k0, w, step, count);
+      // The next stretch, or the next pair's first: likely this thread's next piece.
+      const uint8_t* after =
+          s + 1 < stretches ? panel + (s + 1) * stretch_bytes : panel + 2 * p.panel_bytes;
+      tiles(p, row_begin, row_end, n0, k0, w, step, count,
+            {{after, after + p.panel_bytes}, stretch_bytes});
     }
   }
 }
 
 template <Layout kLayout>
-inline constexpr Kernels kKernels = {gemv<kLayout>, gemm<kLayout>};
+inline constexpr Kernels kKernels = {fused<kLayout>, tiled<kLayout>};
 
 ATTUNE_LANES const Kernels& float_kernels(Layout layout) {
   switch (layout) {

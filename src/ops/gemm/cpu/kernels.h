@@ -20,25 +20,25 @@ struct Product {
   int64_t ldy;
   const float* bias;  // [n] or null
   bool accumulate;
-  // For gemv, where the layout has a minimum or offset: sums of x over each 32 k.
+  // For `fused`: [m, k / 32], sums of x over each 32 k.
   const float* x_sums;
 };
 
 struct Kernels {
-  // m = 1, panels [panel_begin, panel_end): weights are decoded in registers.
-  void (*gemv)(const Product&, int64_t panel_begin, int64_t panel_end);
+  // All rows of panels [panel_begin, panel_end); few rows. Weights are decoded in registers.
+  void (*fused)(const Product&, int64_t panel_begin, int64_t panel_end);
   // Rows [row_begin, row_end) of pairs [pair_begin, pair_end) of panels: a stretch of a pair is
   // decoded into a buffer on the stack, then multiplied with all the rows. A row's result depends
   // on nothing but that row.
-  void (*gemm)(const Product&, int64_t pair_begin, int64_t pair_end, int64_t row_begin,
-               int64_t row_end);
+  void (*tiled)(const Product&, int64_t pair_begin, int64_t pair_end, int64_t row_begin,
+                int64_t row_end);
 };
 
 // sums[i] = sum of x[32 i .. 32 i + 31].
 void block_sums(const float* x, int32_t k, float* sums);
 
-// By layout. The bf16 ones take bfloat16 x and return null gemv for the layouts that
-// linear.cc serves by the float32 gemv.
+// By layout. The bf16 ones take bfloat16 x and return null `fused` for the layouts that
+// linear.cc serves by the float32 one.
 const Kernels& avx2_kernels(Layout layout);
 const Kernels& avx512_kernels(Layout layout);
 const Kernels& avx512_bf16_kernels(Layout layout);

@@ -92,6 +92,10 @@ ATTUNE_LANES V16 nibble_to_float(Words w) {
   return {_mm512_permutexvar_ps(
       w.v, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))};
 }
+// The float of bits 4 to 7 of words below 256.
+ATTUNE_LANES V16 upper_to_float(Words w) {
+  return nibble_to_float(shift(w, -4));
+}
 #else
 inline namespace avx2 {
 
@@ -183,6 +187,10 @@ ATTUNE_LANES Words shift(Words w, int by) {
 // The float of each word's low 4 bits, whatever the others hold.
 ATTUNE_LANES V16 nibble_to_float(Words w) {
   return to_float(bits_and(w, 15));
+}
+// The float of bits 4 to 7 of words below 256.
+ATTUNE_LANES V16 upper_to_float(Words w) {
+  return to_float(shift(w, -4));
 }
 #endif
 

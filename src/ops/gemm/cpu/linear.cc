@@ -30,30 +30,36 @@ Product make_product(const LinearParams& p) {
           .x_sums = nullptr};
 }
 
-// Panels of one piece: several pieces per thread, so that a thread which loses its core for a while
-// leaves the rest to the others.
-int64_t gemv_grain(int64_t panels, int threads) {
-  return std::clamp<int64_t>(panels / (threads * 6), 1, 16);
+// Above this many rows it pays to decode a stretch of weights once for all of them; measured, see
+// docs/kernels-cpu.md.
+constexpr int32_t kFusedMost = 16;
+
+// Pieces of about 16 KiB of weights, but several per thread.
+int64_t panels_per_piece(const Product& p, int64_t panels, int threads) {
+  return std::clamp<int64_t>((16 << 10) / p.panel_bytes, 1,
+                             std::max<int64_t>(1, panels / (threads * 4)));
 }
 
-void gemv(Product& p, const Kernels& kernels, Stream& stream) {
-  alignas(64) float sums[gemm::kMaxK / gemm::kBlock];
-  gemm::block_sums(static_cast<const float*>(p.x), p.k, sums);
+void fused(Product& p, const Kernels& kernels, Stream& stream) {
+  alignas(64) float sums[kFusedMost * gemm::kMaxK / gemm::kBlock];  // 128 KiB of stack at most
+  for (int32_t r = 0; r < p.m; ++r)
+    gemm::block_sums(static_cast<const float*>(p.x) + r * p.ldx, p.k,
+                     sums + r * (p.k / gemm::kBlock));
   p.x_sums = sums;
   const int64_t panels = (p.n + gemm::kPanel - 1) / gemm::kPanel;
   base::ThreadPool& pool = stream.pool();
-  pool.parallel_for(panels, gemv_grain(panels, pool.size()),
-                    [&](int64_t begin, int64_t end) { kernels.gemv(p, begin, end); });
+  pool.parallel_for(panels, panels_per_piece(p, panels, pool.size()),
+                    [&](int64_t begin, int64_t end) { kernels.fused(p, begin, end); });
 }
 
-void gemm_(const Product& p, const Kernels& kernels, Stream& stream) {
+void tiled(const Product& p, const Kernels& kernels, Stream& stream) {
   constexpr int64_t kRows = 128;  // their x stays in L2 while pairs of panels pass by
   const int64_t pairs = (p.n + 2 * gemm::kPanel - 1) / (2 * gemm::kPanel);
   const int64_t row_pieces = (p.m + kRows - 1) / kRows;
   stream.pool().parallel_for(pairs * row_pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t pair = i % pairs, piece = i / pairs;
-      kernels.gemm(p, pair, pair + 1, p.m * piece / row_pieces, p.m * (piece + 1) / row_pieces);
+      kernels.tiled(p, pair, pair + 1, p.m * piece / row_pieces, p.m * (piece + 1) / row_pieces);
     }
   });
 }
@@ -61,10 +67,10 @@ void gemm_(const Product& p, const Kernels& kernels, Stream& stream) {
 void linear(const LinearParams& params, Stream& stream, const Kernels& kernels) {
   if (params.m <= 0) return;
   Product p = make_product(params);
-  if (p.m == 1 && !params.deterministic) {
-    gemv(p, kernels, stream);
+  if (p.m <= kFusedMost && !params.deterministic) {
+    fused(p, kernels, stream);
   } else {
-    gemm_(p, kernels, stream);
+    tiled(p, kernels, stream);
   }
 }
 

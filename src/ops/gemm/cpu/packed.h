@@ -24,7 +24,7 @@ inline constexpr int kPanel = 16;   // rows of a panel
 inline constexpr int kBlock = 32;   // k of a block of codes
 inline constexpr int kSuper = 256;  // k of a K-quant's super-block
 // So that per-block sums of x fit the stack of a kernel.
-inline constexpr int kMaxK = 1 << 17;
+inline constexpr int kMaxK = 1 << 16;
 
 enum class Layout : int32_t {
   kF32,
