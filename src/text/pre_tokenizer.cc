@@ -56,21 +56,20 @@ struct Part {
   bool match;
 };
 
-// The whole piece as matches and the text between them, in order.
+// The whole piece as matches and the text between them, in order. An empty match is a place to cut.
 std::vector<Part> find_parts(Regex::Matcher& matcher, std::string_view piece, bool invert) {
   std::vector<Part> parts;
   size_t done = 0;
   for (size_t from = 0; from <= piece.size();) {
     const auto match = matcher.find(piece, from);
     if (!match) break;
-    if (match->end == match->begin) {  // an empty match cuts nothing; look further on
-      if (match->begin >= piece.size()) break;
-      from = match->begin + char_at(piece, match->begin).size;
-      continue;
-    }
+    const bool empty = match->begin == match->end;
+    from = match->end;
+    if (empty) from += from < piece.size() ? char_at(piece, from).size : 1;
+    if (empty && match->begin == done && !parts.empty()) continue;  // just behind another match
     if (match->begin > done) parts.push_back({{done, match->begin}, invert});
     parts.push_back({*match, !invert});
-    done = from = match->end;
+    done = match->end;
   }
   if (done < piece.size()) parts.push_back({{done, piece.size()}, invert});
   return parts;
