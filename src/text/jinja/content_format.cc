@@ -47,6 +47,11 @@ class Finder {
         }
         return false;
       }
+      case ExprKind::kCall: {  // message.get('content')
+        const Expr& callee = *e.children[0];
+        return callee.kind == ExprKind::kAttr && callee.text == "get" &&
+               !e.args->positional.empty() && e.args->positional[0].text == "content";
+      }
       case ExprKind::kCond:
         return is_content(*e.children[0]) || (e.children[2] && is_content(*e.children[2]));
       default:

@@ -4,6 +4,7 @@
 
 #include "text/jinja/interpreter_impl.h"
 #include "text/jinja/objects.h"
+#include "text/jinja/text_ops.h"
 
 namespace attune::text::jinja {
 
@@ -459,9 +460,13 @@ Value Interpreter::binary(char op, const Value& a, const Value& b) {
     if (!b.is_string())
       fail(std::string("can only concatenate str (not \"") + type_name(b) + "\") to str");
     meter.step((a.text().size() + b.text().size()) / 64);
-    Text out = a.text();
-    out.append(b.text());
-    return str(std::move(out));
+    const bool markup = a.is_markup() || b.is_markup();
+    const auto part = [markup](const Value& v) {
+      return markup && !v.is_markup() ? escape_html(v.text()) : v.text();
+    };
+    Text out = part(a);
+    out.append(part(b));
+    return Value::string(meter, std::move(out), markup);
   }
   if (op == '+' && sequence(a) && sequence(b) && !b.is_string() &&
       a.list()->kind == b.list()->kind) {

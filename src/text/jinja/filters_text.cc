@@ -44,36 +44,14 @@ Value string(Interpreter& in, const Value& v, CallArgs& args) {
   return v.is_string() ? v : in.str(in.text_of(v));
 }
 
+Value safe(Interpreter& in, const Value& v, CallArgs& args) {
+  no_arguments("safe", args);
+  return Value::string(in.meter, in.text_of(v), true);
+}
+
 Value escape(Interpreter& in, const Value& v, CallArgs& args) {
   no_arguments("escape", args);
-  const Text text = in.text_of(v);
-  Text out;
-  text.for_each_run(0, text.size(), [&](size_t begin, size_t end, bool trusted) {
-    std::string piece;
-    for (const char c : text.view().substr(begin, end - begin)) {
-      switch (c) {
-        case '&':
-          piece += "&amp;";
-          break;
-        case '<':
-          piece += "&lt;";
-          break;
-        case '>':
-          piece += "&gt;";
-          break;
-        case '\'':
-          piece += "&#39;";
-          break;
-        case '"':
-          piece += "&#34;";
-          break;
-        default:
-          piece += c;
-      }
-    }
-    out.append(piece, trusted);
-  });
-  return in.str(std::move(out));
+  return v.is_markup() ? v : Value::string(in.meter, escape_html(in.text_of(v)), true);
 }
 
 Value indent(Interpreter& in, const Value& v, CallArgs& args) {
@@ -140,8 +118,9 @@ Value wordcount(Interpreter& in, const Value& v, CallArgs& args) {
 Value urlencode(Interpreter& in, const Value& v, CallArgs& args) {
   no_arguments("urlencode", args);
   if (v.is(Type::kDict) || v.is(Type::kList)) fail("urlencode takes a string here");
+  const Text text = in.text_of(v);
   std::string out;
-  for (const char c : in.text_of(v).bytes()) {
+  for (const char c : text.bytes()) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x80 && (is_word(byte) || c == '-' || c == '.' || c == '~' || c == '/')) {
       out += c;
@@ -342,7 +321,7 @@ const FilterTable& text_filters() {
                                     {"trim", trim},
                                     {"replace", replace_filter},
                                     {"string", string},
-                                    {"safe", string},
+                                    {"safe", safe},
                                     {"escape", escape},
                                     {"e", escape},
                                     {"forceescape", escape},

@@ -167,9 +167,9 @@ Stmt Parser::if_statement() {
   while (true) {
     out.exprs.push_back(tuple(kNoCond));
     out.bodies.push_back(block(kEnds));
-    const std::string end = take().text;
-    if (end == "elif") continue;
-    if (end == "else") out.bodies.push_back(block_to("endif"));
+    const Token end = take();
+    if (end.text == "elif") continue;
+    if (end.text == "else") out.bodies.push_back(block_to("endif"));
     return out;
   }
 }

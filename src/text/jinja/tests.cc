@@ -16,9 +16,10 @@ const Value& only(const char* what, CallArgs& args) {
   return args.positional[0];
 }
 
-int64_t modulo(Interpreter& in, const Value& v, const Value& by) {
-  const Value rest = in.binary('%', v, by);
-  return rest.is_number() ? rest.as_double() != 0 : 1;
+// v % by, whatever Python makes of it: -1 for what is no number.
+double modulo(Interpreter& in, const Value& v, int64_t by) {
+  const Value rest = in.binary('%', v, Value::integer(by));
+  return rest.is_number() ? rest.as_double() : -1;
 }
 
 template <Type type>
@@ -65,13 +66,14 @@ bool is_at_least(Interpreter& in, const Value& v, CallArgs& args) {
 }
 
 bool is_odd(Interpreter& in, const Value& v, CallArgs&) {
-  return modulo(in, v, Value::integer(2)) != 0;
+  return modulo(in, v, 2) == 1;
 }
 bool is_even(Interpreter& in, const Value& v, CallArgs&) {
-  return modulo(in, v, Value::integer(2)) == 0;
+  return modulo(in, v, 2) == 0;
 }
 bool is_divisible(Interpreter& in, const Value& v, CallArgs& args) {
-  return modulo(in, v, only("divisibleby", args)) == 0;
+  const Value rest = in.binary('%', v, only("divisibleby", args));
+  return rest.is_number() && rest.as_double() == 0;
 }
 
 bool is_same(Interpreter&, const Value& v, CallArgs& args) {
@@ -103,7 +105,7 @@ const TestTable& all_tests() {
       {"sequence", is_sequence},
       {"callable", is_callable},
       {"sameas", is_same},
-      {"escaped", [](Interpreter&, const Value&, CallArgs&) { return false; }},
+      {"escaped", [](Interpreter&, const Value& v, CallArgs&) { return v.is_markup(); }},
       {"lower", [](Interpreter& in, const Value& v,
                    CallArgs&) { return is_lower_text(in.text_of(v).view()); }},
       {"upper", [](Interpreter& in, const Value& v,

@@ -113,11 +113,7 @@ std::vector<Text> split(const Text& text, const std::string_view* separator, int
       at = found + separator->size();
     }
   }
-  if (separator != nullptr || at < view.size()) {
-    const size_t end =
-        separator != nullptr ? view.size() : skip_right(view, at, view.size(), nullptr);
-    out.push_back(text.slice(at, end));
-  }
+  if (separator != nullptr || at < view.size()) out.push_back(text.slice(at, view.size()));
   return out;
 }
 
@@ -146,9 +142,7 @@ std::vector<Text> rsplit(const Text& text, const std::string_view* separator, in
       end = found;
     }
   }
-  if (separator != nullptr || end > 0) {
-    out.push_back(text.slice(separator != nullptr ? 0 : skip_left(view, 0, nullptr), end));
-  }
+  if (separator != nullptr || end > 0) out.push_back(text.slice(0, end));
   std::reverse(out.begin(), out.end());
   return out;
 }
@@ -181,6 +175,30 @@ Text join(const Text& separator, const std::vector<Text>& parts, Meter& meter) {
   }
   meter.step(parts.size() + out.size() / 64);
   return out;
+}
+
+Text escape_html(const Text& text) {
+  return map_chars(text, [](char32_t c, std::string& out) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        append_char(out, c);
+    }
+  });
 }
 
 Text upper(const Text& text) {

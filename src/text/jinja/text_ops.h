@@ -22,6 +22,7 @@ std::vector<Text> rsplit(const Text& text, const std::string_view* separator, in
 std::vector<Text> split_lines(const Text& text, bool keep_ends);
 Text join(const Text& separator, const std::vector<Text>& parts, Meter& meter);
 
+Text escape_html(const Text& text);
 Text upper(const Text& text);
 Text lower(const Text& text);
 Text swap_case(const Text& text);

@@ -21,11 +21,11 @@ void fail_limit(std::string message) {
   throw RenderError{Code::kResourceExhausted, std::move(message)};
 }
 
-Value Value::string(Meter& meter, Text text) {
+Value Value::string(Meter& meter, Text text, bool markup) {
   Value r(Type::kNone);
   const size_t held = sizeof(Str) + text.memory();
   meter.take(held);
-  r.rep_.str = new Str{std::move(text), &meter, held, 1};
+  r.rep_.str = new Str{std::move(text), &meter, held, 1, markup};
   r.type_ = Type::kString;
   return r;
 }

@@ -58,6 +58,7 @@ struct Str {
   Meter* meter;
   size_t held;
   uint32_t references = 0;
+  bool markup = false;  // came out of |safe or |escape: + escapes what is added to it
 };
 
 class List;
@@ -106,7 +107,7 @@ class Value {
     r.rep_.d = v;
     return r;
   }
-  static Value string(Meter& meter, Text text);
+  static Value string(Meter& meter, Text text, bool markup = false);
   // Prints as nothing; anything else done with it fails with `why`.
   static Value undefined(Meter& meter, std::string why);
   Value(List* v) : type_(Type::kList) { rep_.list = v; }        // NOLINT: implicit by design
@@ -132,6 +133,7 @@ class Value {
   }
   const Text& text() const { return rep_.str->text; }
   std::string_view view() const { return rep_.str->text.view(); }
+  bool is_markup() const { return type_ == Type::kString && rep_.str->markup; }
   const std::string& undefined_reason() const { return rep_.str->text.bytes(); }
   List* list() const { return rep_.list; }
   Dict* dict() const { return rep_.dict; }
