@@ -68,6 +68,10 @@ class OwnedPage {
 // Pages set aside for one purpose; what is not taken goes back when it dies. Move-only.
 class PageReservation {
  public:
+  PageReservation() = default;
+  PageReservation(PageReservation&&) = default;
+  PageReservation& operator=(PageReservation&&) = default;
+
   int32_t size() const { return static_cast<int32_t>(pages_.size()); }
   // reserved -> filling. REQUIRES: size() > 0
   OwnedPage take();

@@ -1,0 +1,206 @@
+#include "kv/index/prefix_index.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace attune::kv {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+static_assert(!std::is_copy_constructible_v<PrefixPin>);
+
+struct Cache {
+  explicit Cache(int32_t pages, int32_t page_size, HashSeed seed = {1, 2})
+      : pool(pages + 1, page_size),
+        index(pool, make_lru_policy(pages), {"model-1", "f32", "hnd"}, seed),
+        salt(index.salt("", "")) {}
+
+  // As a sequence does: matches, then computes and publishes what is missing. The pin of it all.
+  PrefixPin put(const Tokens& tokens, const PrefixSalt& s) {
+    PrefixMatch found = index.match(tokens, s);
+    const auto page_size = static_cast<size_t>(pool.page_size());
+    while (size_t(found.pin.pages() + 1) * page_size <= tokens.size()) {
+      if (pool.free() == 0) index.evict(1);
+      auto page = pool.reserve(1);
+      if (!page) break;
+      const auto next = std::span(tokens).subspan(size_t(found.pin.pages()) * page_size, page_size);
+      EXPECT_FALSE(index.extend(found.pin, s, next, page->take()).duplicate);
+    }
+    return std::move(found.pin);
+  }
+  PrefixPin put(const Tokens& tokens) { return put(tokens, salt); }
+
+  PagePool pool;
+  PrefixIndex index;
+  PrefixSalt salt;
+};
+
+Tokens iota(int32_t n, TokenId first = 0) {
+  Tokens t(static_cast<size_t>(n));
+  for (int32_t i = 0; i < n; ++i) t[size_t(i)] = first + i;
+  return t;
+}
+
+TEST(PrefixIndex, FindsTheLongestPrefixInWholePages) {
+  Cache c(8, 4);
+  c.put(iota(11));
+  EXPECT_EQ(c.index.cached(), 2);
+  Tokens other = iota(12);
+  other[5] = 99;
+  EXPECT_EQ(c.index.match(iota(12), c.salt).slots.size(), 2u);
+  EXPECT_EQ(c.index.match(other, c.salt).slots.size(), 1u);
+  other[0] = 99;
+  EXPECT_EQ(c.index.match(other, c.salt).slots.size(), 0u);
+  EXPECT_EQ(c.index.peek(iota(100), c.salt), 8);
+  EXPECT_EQ(c.index.check(), "");
+}
+
+TEST(PrefixIndex, HeldPathsAreNotEvicted) {
+  Cache c(4, 1);
+  c.put(iota(3));
+  PrefixPin pin = c.index.match(iota(2), c.salt).pin;
+  EXPECT_EQ(c.index.evictable(), 1);
+  EXPECT_EQ(c.index.evict(10), 1);
+  EXPECT_EQ(c.index.peek(iota(3), c.salt), 2);
+  pin.reset();
+  EXPECT_EQ(c.index.evict(10), 2);
+  EXPECT_EQ(c.pool.free(), 4);
+  EXPECT_EQ(c.index.check(), "");
+}
+
+TEST(PrefixIndex, EvictsTheLeastRecentlyUsedLeaf) {
+  Cache c(4, 1);
+  c.put({1, 2});
+  c.put({1, 3});
+  c.put({4});
+  c.index.match(Tokens{1, 2}, c.salt);
+  EXPECT_EQ(c.index.evict(1), 1);
+  EXPECT_EQ(c.index.peek(Tokens{1, 3}, c.salt), 1);
+  EXPECT_EQ(c.index.evict(1), 1);
+  EXPECT_EQ(c.index.peek(Tokens{4}, c.salt), 0);
+  EXPECT_EQ(c.index.peek(Tokens{1, 2}, c.salt), 2);
+}
+
+TEST(PrefixIndex, RootsOfEvictedSaltsAreForgotten) {
+  Cache c(4, 1);
+  for (int i = 0; i < 1000; ++i) c.put({1}, c.index.salt("", std::to_string(i)));
+  EXPECT_EQ(c.index.cached(), 4);
+  EXPECT_EQ(c.index.check(), "");
+  EXPECT_EQ(c.index.peek(Tokens{1}, c.index.salt("", "0")), 0);
+  EXPECT_EQ(c.index.peek(Tokens{1}, c.index.salt("", "999")), 1);
+}
+
+TEST(BugD11, KeysShorterThanAPageAreHarmless) {
+  for (const int32_t page_size : {1, 16, 64}) {
+    for (int32_t n = 0; n <= 130; ++n) {
+      Cache c(140, page_size);
+      c.put(iota(n));
+      EXPECT_EQ(c.index.cached(), n / page_size);
+      EXPECT_EQ(c.index.peek(iota(n), c.salt), n / page_size * page_size);
+      EXPECT_EQ(c.index.evict(200), n / page_size);
+      EXPECT_EQ(c.index.check(), "");
+    }
+  }
+}
+
+// 10,000 random operations against a plain map of what each slot must hold.
+void random_operations(int32_t page_size, bool constant_hash) {
+  Cache c(24, page_size);
+  if (constant_hash) c.index.use_constant_hash_for_test();
+  std::mt19937 rng(static_cast<unsigned>(page_size));
+  std::map<DeviceSlot, std::pair<int, Tokens>> holds;  // slot -> (salt, all tokens up to its end)
+  std::vector<PrefixPin> pins;
+  const auto size = static_cast<size_t>(page_size);
+  for (int op = 0; op < 10000; ++op) {
+    Tokens t(rng() % (6 * size + 1));
+    for (TokenId& id : t) id = static_cast<TokenId>(rng() % (page_size == 1 ? 3 : 2));
+    if (rng() % 2) std::fill(t.begin(), t.end() - ptrdiff_t(std::min(t.size(), size)), 1);
+    const int s = static_cast<int>(rng() % 2);
+    const PrefixSalt salt = c.index.salt("", s ? "x" : "");
+    PrefixMatch found = c.index.match(t, salt);
+    for (size_t i = 0; i < found.slots.size(); ++i)
+      ASSERT_EQ(holds.at(found.slots[i]),
+                std::pair(s, Tokens(t.begin(), t.begin() + ptrdiff_t((i + 1) * size))));
+    while (size_t(found.pin.pages() + 1) * size <= t.size()) {
+      if (c.pool.free() == 0 && c.index.evict(1) == 0) break;
+      const auto at = size_t(found.pin.pages()) * size;
+      auto [slot, duplicate] = c.index.extend(found.pin, salt, std::span(t).subspan(at, size),
+                                              c.pool.reserve(1)->take());
+      ASSERT_FALSE(duplicate);
+      holds[slot] = {s, Tokens(t.begin(), t.begin() + ptrdiff_t(at + size))};
+    }
+    if (rng() % 2) pins.push_back(std::move(found.pin));
+    if (pins.size() > 3) pins.erase(pins.begin() + ptrdiff_t(rng() % pins.size()));
+    if (rng() % 4 == 0) c.index.evict(static_cast<int32_t>(rng() % 4));
+    ASSERT_EQ(c.index.check(), "");
+    ASSERT_EQ(c.pool.free() + c.index.cached(), c.pool.total());
+  }
+}
+
+TEST(BugD12, CountersEqualAFullWalk) {
+  for (const int32_t page_size : {1, 16, 64}) random_operations(page_size, false);
+}
+
+TEST(BugD14, DuplicatePagesOfTwoEqualPrompts) {
+  Cache c(8, 2);
+  const Tokens t = iota(4);
+  PrefixPin a, b;
+  std::vector<OwnedPage> kept;
+  for (size_t i = 0; i < 4; i += 2) {
+    const auto page = std::span(t).subspan(i, 2);
+    const auto of_a = c.index.extend(a, c.salt, page, c.pool.reserve(1)->take());
+    auto of_b = c.index.extend(b, c.salt, page, c.pool.reserve(1)->take());
+    EXPECT_FALSE(of_a.duplicate);
+    ASSERT_TRUE(of_b.duplicate);
+    EXPECT_EQ(of_a.slot, of_b.slot);  // both tables go on with one page
+    EXPECT_NE(of_b.duplicate.slot(), of_b.slot);
+    kept.push_back(std::move(of_b.duplicate));
+  }
+  EXPECT_EQ(c.pool.free(), 4);  // the duplicates live as long as their owner wants
+  kept.clear();
+  EXPECT_EQ(c.pool.free(), 6);
+  a.reset();
+  EXPECT_EQ(c.index.evict(8), 0);  // b still holds them
+  b.reset();
+  EXPECT_EQ(c.index.evict(8), 2);
+}
+
+TEST(BugD26, EqualHashIsNeverIdentity) {
+  for (const int32_t page_size : {1, 16}) random_operations(page_size, true);
+}
+
+TEST(BugD28, IdentityIsContentNotName) {
+  Cache c(8, 1);
+  c.put({1, 2}, c.index.salt("adapter-sha-1", ""));
+  EXPECT_EQ(c.index.peek(Tokens{1, 2}, c.index.salt("adapter-sha-1", "")), 2);
+  EXPECT_EQ(c.index.peek(Tokens{1, 2}, c.index.salt("adapter-sha-2", "")), 0);
+  EXPECT_EQ(c.index.peek(Tokens{1, 2}, c.index.salt("", "adapter-sha-1")), 0);
+  EXPECT_EQ(c.index.peek(Tokens{1, 2}, c.index.salt("adapter-sha", "-1")), 0);
+  // No bytes of a client's salt can imitate another field.
+  EXPECT_NE(c.index.salt("a", std::string("\0\0b", 3)), c.index.salt(std::string("a\0", 2), "\0b"));
+  PagePool pool(4, 1);
+  const CacheIdentity base{"model", "f32", "hnd"};
+  const auto salt_of = [&](CacheIdentity i) {
+    return PrefixIndex(pool, make_lru_policy(3), std::move(i)).salt("", "");
+  };
+  EXPECT_EQ(salt_of(base), salt_of({"model", "f32", "hnd"}));
+  EXPECT_NE(salt_of(base), salt_of({"model2", "f32", "hnd"}));
+  EXPECT_NE(salt_of(base), salt_of({"model", "bf16", "hnd"}));
+  EXPECT_NE(salt_of(base), salt_of({"model", "f32", "nhd"}));
+  EXPECT_NE(salt_of(base), salt_of({"modelf32", "", "hnd"}));
+}
+
+TEST(BugD29, HashesAreKeyedByTheProcess) {
+  const Tokens t = iota(16);
+  Cache a(2, 16, {1, 2}), b(2, 16, {1, 3}), same(2, 16, {1, 2});
+  EXPECT_NE(a.index.hash(PageId(0), t), b.index.hash(PageId(0), t));
+  EXPECT_EQ(a.index.hash(PageId(0), t), same.index.hash(PageId(0), t));
+  EXPECT_NE(a.index.hash(PageId(0), t), a.index.hash(PageId(1), t));
+  EXPECT_NE(random_hash_seed(), random_hash_seed());
+}
+
+}  // namespace
+}  // namespace attune::kv
