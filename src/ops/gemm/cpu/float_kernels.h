@@ -4,54 +4,26 @@
 
 #include "ops/gemm/cpu/decode.h"
 #include "ops/gemm/cpu/kernels.h"
+#include "ops/gemm/cpu/tile_util.h"
 
 namespace attune::ops::gemm {
 #if defined(__AVX512F__)
 inline namespace avx512 {
 // 12 rows x 2 panels: 24 sums, 2 weights, x from memory (embedded broadcast).
 inline constexpr int kTileRows = 12;
+inline constexpr int kFusedRows = 8;  // of a fused kernel,
+inline constexpr int kFusedTwoSums =
+    8;  // with separate sums of a block's halves up to so many rows
 #else
 inline namespace avx2 {
 // 6 rows x 1 panel: 12 registers of sums, 2 of weights, 1 of x. Up to 3 rows take 2 panels, since
 // 2 FMAs a cycle with a latency of 4 want at least 8 independent sums.
 inline constexpr int kTileRows = 6;
-#endif
-// Rows of a fused kernel.
 inline constexpr int kFusedRows = 5;
+inline constexpr int kFusedTwoSums = 2;
+#endif
 // k of a stretch that is decoded at once: 2 panels are 72 KiB and stay in L2, or L1 for one panel.
 inline constexpr int kStretch = 576;
-
-// y[0, 16) at column n0 of one row.
-ATTUNE_LANES void finish(const Product& p, int64_t row, int64_t n0, V16 sum, bool first) {
-  float* y = p.y + row * p.ldy + n0;
-  const int columns = p.n - n0 < kPanel ? static_cast<int>(p.n - n0) : kPanel;
-  if (columns == kPanel) {
-    if (first && p.bias) sum = add(sum, load(p.bias + n0));
-    if (!first || p.accumulate) sum = add(sum, load(y));
-    store(y, sum);
-    return;
-  }
-  if (columns <= 0) return;
-  if (first && p.bias) sum = add(sum, load_first(p.bias + n0, columns));
-  if (!first || p.accumulate) sum = add(sum, load_first(y, columns));
-  store_first(y, sum, columns);
-}
-
-// Prefetch this far ahead of what is read: some 15 blocks, about what memory needs to answer.
-inline constexpr int kAhead = 4096;
-
-ATTUNE_LANES void prefetch(const uint8_t* p, int bytes) {
-#pragma GCC unroll 10
-  for (int i = 0; i < bytes; i += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + i), _MM_HINT_T0);
-}
-
-// The same pointer, its origin hidden from GCC, which would otherwise keep the distances of a row's
-// elements from another row's in dozens of registers that it does not have.
-ATTUNE_LANES const float* opaque(const float* p) {
-  asm("" : "+r"(p));
-  return p;
-}
 
 // A panel times kRows rows, weights decoded in registers. Scales stay outside of the blocks' sums:
 // y = sum over blocks of d * sum(code * x) + m * sum(x).
@@ -62,7 +34,7 @@ ATTUNE_LANES void fused_block_rows(const Product& p, int64_t row, int64_t panel)
   const float* x = static_cast<const float*>(p.x) + row * p.ldx;
   const float* x_sums = p.x_sums + row * (p.k / kBlock);
   // One sum per half where the halves' scales differ, or where one would wait for itself.
-  constexpr int kHalves = kRows <= 2 || D::kSpec.scales == 2 ? 2 : 1;
+  constexpr int kHalves = kRows <= kFusedTwoSums || D::kSpec.scales == 2 ? 2 : 1;
   V16 total[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) total[r] = zero();
@@ -98,8 +70,7 @@ ATTUNE_LANES void fused_block_rows(const Product& p, int64_t row, int64_t panel)
       }
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) finish(p, row + r, panel * kPanel, total[r], true);
+  finish<kRows, 1>(p, row, panel * kPanel, total, true);
 }
 
 // The same for float layouts; 4 sums of a single row so that they need not wait for each other.
@@ -128,13 +99,14 @@ ATTUNE_LANES void fused_float_rows(const Product& p, int64_t row, int64_t panel)
   for (; i < p.k; ++i)
     for (int r = 0; r < kRows; ++r)
       sum[r][0] = fma(D::value(w, i), set1(x[r * p.ldx + i]), sum[r][0]);
+  V16 total[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    V16 all = sum[r][0];
+    total[r] = sum[r][0];
 #pragma GCC unroll 4
-    for (int u = 1; u < kParts; ++u) all = add(all, sum[r][u]);
-    finish(p, row + r, panel * kPanel, all, true);
+    for (int u = 1; u < kParts; ++u) total[r] = add(total[r], sum[r][u]);
   }
+  finish<kRows, 1>(p, row, panel * kPanel, total, true);
 }
 
 template <Layout kLayout, int kRows>
@@ -149,20 +121,24 @@ __attribute__((noinline)) void fused_rows(const Product& p, int64_t row, int64_t
 template <Layout kLayout>
 void fused(const Product& p, int64_t begin, int64_t end) {
   using Rows = void (*)(const Product&, int64_t, int64_t);
-  static constexpr Rows kRows[] = {nullptr,
-                                   fused_rows<kLayout, 1>,
-                                   fused_rows<kLayout, 2>,
-                                   fused_rows<kLayout, 3>,
-                                   fused_rows<kLayout, 4>,
-                                   fused_rows<kLayout, 5>,
-                                   fused_rows<kLayout, 6>};
-  const int64_t pieces = (p.m + kFusedRows - 1) / kFusedRows;
-  for (int64_t panel = begin; panel < end; ++panel) {
-    for (int64_t i = 0; i < pieces; ++i) {
-      const int64_t r0 = p.m * i / pieces, r1 = p.m * (i + 1) / pieces;
-      kRows[r1 - r0](p, r0, panel);
-    }
-  }
+  static constexpr Rows kRows[] = {
+    nullptr,
+    fused_rows<kLayout, 1>,
+    fused_rows<kLayout, 2>,
+    fused_rows<kLayout, 3>,
+    fused_rows<kLayout, 4>,
+    fused_rows<kLayout, 5>,
+#if defined(__AVX512F__)
+    fused_rows<kLayout, 6>,
+    fused_rows<kLayout, 7>,
+    fused_rows<kLayout, 8>,
+#endif
+  };
+  for (int64_t panel = begin; panel < end; ++panel)
+    for_tiles<kFusedRows>(
+        0, p.m, {}, [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
+          kRows[rows](p, row, panel);
+        });
 }
 
 // kRows rows by kPanels panels over `count` k; w[panel][k][16] with `step` floats between panels.
@@ -170,8 +146,7 @@ template <int kRows, int kPanels>
 ATTUNE_LANES void tile(const Product& p, int64_t row, int64_t n0, const float* x, const float* w,
                        int64_t step, int64_t count, bool first) {
   V16 sum[kRows][kPanels];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) __builtin_prefetch(p.y + (row + r) * p.ldy + n0, 1);
+  prefetch_y<kRows>(p, row, n0);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -187,10 +162,7 @@ ATTUNE_LANES void tile(const Product& p, int64_t row, int64_t n0, const float* x
       for (int c = 0; c < kPanels; ++c) sum[r][c] = fma(weights[c], xr, sum[r][c]);
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-    for (int c = 0; c < kPanels; ++c) finish(p, row + r, n0 + c * kPanel, sum[r][c], first);
+  finish<kRows, kPanels>(p, row, n0, &sum[0][0], first);
 }
 
 using Tile = void (*)(const Product&, int64_t row, int64_t n0, const float* x, const float* w,
@@ -218,27 +190,6 @@ inline constexpr Tile kTiles[] = {
 #endif
 };
 
-// The packed weights that come next, to be fetched bit by bit while tiles keep the core busy.
-struct Next {
-  const uint8_t* at[2];
-  int64_t bytes;  // from each
-};
-
-// All rows [begin, end) in tiles of like height.
-ATTUNE_LANES void tiles(const Product& p, int64_t begin, int64_t end, int64_t n0, int64_t k0,
-                        const float* w, int64_t step, int64_t count, const Next& next) {
-  const int64_t rows = end - begin;
-  const int64_t pieces = (rows + kTileRows - 1) / kTileRows;
-  const float* x = static_cast<const float*>(p.x) + k0;
-  for (int64_t i = 0; i < pieces; ++i) {
-    for (const uint8_t* at : next.at)
-      for (int64_t b = next.bytes * i / pieces; b < next.bytes * (i + 1) / pieces; b += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(at + b), _MM_HINT_T1);
-    const int64_t r0 = begin + rows * i / pieces, r1 = begin + rows * (i + 1) / pieces;
-    kTiles[r1 - r0](p, r0, n0, x + r0 * p.ldx, w, step, count, k0 == 0);
-  }
-}
-
 template <Layout kLayout>
 void tiled(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_begin,
            int64_t row_end) {
@@ -260,8 +211,12 @@ void tiled(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_b
       // The next stretch, or the next pair's first: likely this thread's next piece.
       const uint8_t* after =
           s + 1 < stretches ? panel + (s + 1) * stretch_bytes : panel + 2 * p.panel_bytes;
-      tiles(p, row_begin, row_end, n0, k0, w, step, count,
-            {{after, after + p.panel_bytes}, stretch_bytes});
+      for_tiles<kTileRows>(
+          row_begin, row_end, {{after, after + p.panel_bytes}, stretch_bytes},
+          [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
+            kTiles[rows](p, row, n0, static_cast<const float*>(p.x) + row * p.ldx + k0, w, step,
+                         count, k0 == 0);
+          });
     }
   }
 }
