@@ -98,6 +98,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Sees a request before its body is read; a response refuses it there.
   virtual std::optional<HttpResponse> check(const HttpRequest& head) = 0;
+  // Goes with every answer to this request, refusals by check() included.
+  virtual Headers extra_headers(const HttpRequest& head) = 0;
   virtual void handle(HttpRequest request, std::shared_ptr<Exchange> exchange) = 0;
   // What the core itself refuses (400, 408, 413, 431, 503) looks like.
   virtual HttpResponse refusal(int status, const std::string& message) = 0;

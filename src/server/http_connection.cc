@@ -119,6 +119,9 @@ void Connection::advance() {
 bool Connection::check_head() {
   if (!parser_->keep_alive() || host_->stopping) keep_alive_ = false;
   if (auto response = host_->handler.check(parser_->request())) {
+    for (auto& header : host_->handler.extra_headers(parser_->request())) {
+      response->headers.push_back(std::move(header));
+    }
     if (parser_->request().method == Method::kHead) response->body.clear();
     refuse(std::move(*response));
     return false;
@@ -132,7 +135,8 @@ void Connection::dispatch() {
   HttpRequest request = std::move(parser_->request());
   request.arrival = arrival_;
   auto exchange = std::make_shared<ConnectionExchange>(
-      shared_from_this(), request.method == Method::kHead, parser_->http11());
+      shared_from_this(), request.method == Method::kHead, parser_->http11(),
+      host_->handler.extra_headers(request));
   parser_.reset();
   if (in_.empty()) std::string().swap(in_);  // a stream may now rest for long
   exchange_ = exchange.get();

@@ -82,8 +82,11 @@ std::string format_head(const HttpResponse& response, bool keep_alive, bool http
 }
 
 ConnectionExchange::ConnectionExchange(std::shared_ptr<Connection> connection, bool head_only,
-                                       bool http11)
-    : connection_(std::move(connection)), head_only_(head_only), http11_(http11) {}
+                                       bool http11, Headers extra_headers)
+    : connection_(std::move(connection)),
+      head_only_(head_only),
+      http11_(http11),
+      extra_headers_(std::move(extra_headers)) {}
 
 ConnectionExchange::~ConnectionExchange() {
   if (state_ == State::kNew) {
@@ -97,6 +100,7 @@ ConnectionExchange::~ConnectionExchange() {
 
 void ConnectionExchange::respond(HttpResponse response) {
   if (state_ != State::kNew) return;
+  add_extra_headers(response);
   std::string bytes =
       format_head(response, connection_->keep_alive_, http11_, response.body.size());
   if (!head_only_ && response.status != 204) bytes += response.body;
@@ -107,8 +111,13 @@ void ConnectionExchange::respond(HttpResponse response) {
 void ConnectionExchange::begin(HttpResponse head) {
   if (state_ != State::kNew) return;
   state_ = State::kStreaming;
+  add_extra_headers(head);
   if (!http11_) connection_->keep_alive_ = false;  // the end of the stream is the connection's
   connection_->send(format_head(head, connection_->keep_alive_, http11_, std::nullopt));
+}
+
+void ConnectionExchange::add_extra_headers(HttpResponse& response) const {
+  response.headers.insert(response.headers.end(), extra_headers_.begin(), extra_headers_.end());
 }
 
 void ConnectionExchange::write(std::string_view data) {

@@ -7,7 +7,8 @@ namespace attune::server {
 
 class ConnectionExchange : public Exchange {
  public:
-  ConnectionExchange(std::shared_ptr<Connection> connection, bool head_only, bool http11);
+  ConnectionExchange(std::shared_ptr<Connection> connection, bool head_only, bool http11,
+                     Headers extra_headers);
   ~ConnectionExchange() override;
 
   void respond(HttpResponse response) override;
@@ -26,9 +27,11 @@ class ConnectionExchange : public Exchange {
  private:
   enum class State { kNew, kStreaming, kOver, kLost };
   void over();
+  void add_extra_headers(HttpResponse& response) const;
 
   std::shared_ptr<Connection> connection_;
   const bool head_only_, http11_;
+  const Headers extra_headers_;
   State state_ = State::kNew;
   bool was_full_ = false;
   std::function<void()> on_drain_, on_close_;

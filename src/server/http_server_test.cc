@@ -19,6 +19,7 @@ class Handler : public HttpHandler {
     if (head.path == "/refused") return HttpResponse{401, "text/plain", "no"};
     return std::nullopt;
   }
+  Headers extra_headers(const HttpRequest&) override { return {{"X-Extra", "yes"}}; }
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override {
     if (request.path == "/echo") {
       return exchange->respond({200, "text/plain", request.method_name + " " + request.body});
@@ -109,6 +110,7 @@ TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
     const auto reply = client.post("/echo", "body " + std::to_string(i));
     EXPECT_EQ(reply.status, 200);
     EXPECT_EQ(reply.body, "POST body " + std::to_string(i));
+    EXPECT_EQ(reply.headers.at("x-extra"), "yes");
   }
   EXPECT_EQ(client.get("/nothing").status, 404);
   EXPECT_EQ(server_->connections(), 1u);

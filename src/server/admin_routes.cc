@@ -1,0 +1,209 @@
+#include "server/api_error.h"
+#include "server/embedded.h"
+#include "server/routes.h"
+#include "text/tokenizer.h"
+
+namespace attune::server {
+
+using formats::Json;
+
+namespace {
+
+constexpr double kProbeSeconds = 20;
+
+void respond_json(Exchange& exchange, const Json& json, int status = 200) {
+  exchange.respond({status, "application/json", json.dump()});
+}
+
+const char* stage_name(Stage stage) {
+  switch (stage) {
+    case Stage::kLoading:
+      return "loading";
+    case Stage::kReady:
+      return "ready";
+    case Stage::kDraining:
+      break;
+  }
+  return "draining";
+}
+
+Json model_json(const Context& context) {
+  Json json;
+  json.set("id", context.model_name());
+  json.set("object", "model");
+  json.set("created", int64_t{context.started});
+  json.set("owned_by", "attune");
+  json.set("root", context.model.engine->model().path);
+  json.set("max_model_len", context.token_limit);
+  return json;
+}
+
+Json stats_json(const EngineStats& stats) {
+  Json json, routes = Json::Object{};
+  json.set("running_requests", stats.running_requests);
+  json.set("waiting_requests", stats.waiting_requests);
+  json.set("total_pages", stats.total_pages);
+  json.set("used_pages", stats.used_pages);
+  json.set("cached_pages", stats.cached_pages);
+  json.set("page_size", stats.page_size);
+  json.set("prompt_tokens", stats.prompt_tokens);
+  json.set("cached_tokens", stats.cached_tokens);
+  json.set("generated_tokens", stats.generated_tokens);
+  json.set("requests_finished", stats.requests_finished);
+  json.set("requests_aborted", stats.requests_aborted);
+  json.set("requests_failed", stats.requests_failed);
+  json.set("retractions", stats.retractions);
+  json.set("evicted_pages", stats.evicted_pages);
+  json.set("steps", stats.steps);
+  json.set("generation_throughput", stats.generation_throughput);
+  for (const auto& [route, times] : stats.attention_routes) routes.set(route, times);
+  json.set("attention_routes", std::move(routes));
+  return json;
+}
+
+// JSON text of our own making; null if there is none.
+Json embedded_json(const std::string& text) {
+  auto json = formats::parse_json(text);
+  return json.ok() ? std::move(*json) : Json();
+}
+
+}  // namespace
+
+void health(Context& context, HttpRequest, ExchangePtr exchange) {
+  Json json;
+  json.set("status", stage_name(context.stage));
+  respond_json(*exchange, json, context.stage == Stage::kReady ? 200 : 503);
+}
+
+void health_generate(Context& context, HttpRequest, ExchangePtr exchange) {
+  struct Probe {
+    std::shared_ptr<Completion> completion;
+    Loop::Timer timeout;
+  };
+  auto probe = std::make_shared<Probe>();
+  // The exchange's callback owns the probe until the answer is out.
+  exchange->on_close([probe] { probe->completion.reset(); });
+  const std::weak_ptr<Probe> weak = probe;
+  const auto answer = [weak, exchange](int status, const std::string& message) {
+    const auto alive = weak.lock();
+    if (!alive) return;
+    if (status == 200) {
+      Json json;
+      json.set("status", "ready");
+      respond_json(*exchange, json);
+    } else {
+      exchange->respond(to_response({status, message, "", "unhealthy"}));
+    }
+    alive->timeout.reset();
+  };
+  CompletionSpec spec;
+  PromptSpec prompt;
+  prompt.ids = {context.model.tokenizer->bos_id().value_or(0)};
+  prompt.sampling.temperature = 0;
+  prompt.sampling.max_new_tokens = 1;
+  spec.prompts.push_back(std::move(prompt));
+  spec.token_limit = context.token_limit;
+  spec.label = context.make_id("health-");
+  auto started = Completion::start(*context.model.engine, *context.model.tokenizer, std::move(spec),
+                                   *context.events, [answer](const ChoiceDelta& delta) {
+                                     if (delta.finish == FinishReason::kNone) return;
+                                     const bool good = delta.finish == FinishReason::kStop ||
+                                                       delta.finish == FinishReason::kLength;
+                                     answer(good ? 200 : 503, "generation failed: " + delta.error);
+                                   });
+  if (!started.ok()) return answer(503, started.status().message());
+  probe->completion = std::move(*started);
+  probe->timeout = context.loop->after(kProbeSeconds, [answer] {
+    answer(503, "no token came within " + std::to_string(int(kProbeSeconds)) + " s");
+  });
+}
+
+void list_models(Context& context, HttpRequest, ExchangePtr exchange) {
+  Json json;
+  json.set("object", "list");
+  json.set("data", Json::Array{model_json(context)});
+  respond_json(*exchange, json);
+}
+
+void show_model(Context& context, HttpRequest request, ExchangePtr exchange) {
+  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+  if (name != context.model_name()) {
+    return exchange->respond(to_response(
+        {404, "the model '" + name + "' is not served here; '" + context.model_name() + "' is",
+         "model", "model_not_found"}));
+  }
+  respond_json(*exchange, model_json(context));
+}
+
+void model_info(Context& context, HttpRequest, ExchangePtr exchange) {
+  const ModelInfo& model = context.model.engine->model();
+  Json json;
+  json.set("model_path", model.path);
+  json.set("tokenizer_path",
+           context.model.tokenizer_path.empty() ? model.path : context.model.tokenizer_path);
+  json.set("is_generation", true);
+  json.set("preferred_sampling_params", nullptr);
+  json.set("weight_version", "default");
+  json.set("served_model_name", context.model_name());
+  json.set("architecture", model.architecture);
+  json.set("vocab_size", model.vocab_size);
+  json.set("max_model_len", context.token_limit);
+  json.set("eos_token_ids", Json::Array(model.eos_token_ids.begin(), model.eos_token_ids.end()));
+  json.set("parameters", model.parameters);
+  json.set("weight_format", model.weight_format);
+  json.set("tokenizer", context.model.tokenizer->describe());
+  json.set("has_chat_template", context.model.chat_template != nullptr);
+  respond_json(*exchange, json);
+}
+
+void server_info(Context& context, HttpRequest, ExchangePtr exchange) {
+  Json json;
+  json.set("version", kVersion);
+  json.set("status", stage_name(context.stage));
+  json.set("model", model_json(context));
+  json.set("uptime_seconds", int64_t{std::time(nullptr) - context.started});
+  json.set("max_total_num_tokens", context.token_limit);
+  json.set("settings", embedded_json(context.model.settings_json));
+  json.set("resolution", embedded_json(context.model.engine->resolution_json()));
+  json.set("stats", stats_json(context.model.engine->stats()));
+  respond_json(*exchange, json);
+}
+
+void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
+  // The engine answers between two steps, so the loop must not wait for it.
+  context.worker->post([engine = context.model.engine, loop = context.loop,
+                        exchange = std::move(exchange)]() mutable {
+    const Status status = engine->flush_cache();
+    loop->post([exchange = std::move(exchange), status] {
+      if (status.ok()) {
+        Json json;
+        json.set("success", true);
+        return respond_json(*exchange, json);
+      }
+      // As in SGLang: refused while requests run.
+      auto error = to_api_error(status);
+      if (status.code() == Code::kUnavailable) error.status = 400;
+      exchange->respond(to_response(error));
+    });
+  });
+}
+
+void show_metrics(Context& context, HttpRequest, ExchangePtr exchange) {
+  exchange->respond({200, "text/plain; version=0.0.4; charset=utf-8",
+                     metrics_text(context.metrics, context.model.engine->stats(),
+                                  context.http->connections(), context.model_name())});
+}
+
+void chat_page(Context&, HttpRequest, ExchangePtr exchange) {
+  exchange->respond({200,
+                     "text/html; charset=utf-8",
+                     kChatPage,
+                     {{"Content-Security-Policy",
+                       "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                       "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                       "frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Cache-Control", "no-cache"}}});
+}
+
+}  // namespace attune::server

@@ -1,0 +1,129 @@
+#include "server/metrics.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+#include <vector>
+
+namespace attune::server {
+
+void Histogram::observe(double value, uint64_t times) {
+  const auto at = std::lower_bound(kBounds.begin(), kBounds.end(), value);
+  buckets_[static_cast<size_t>(at - kBounds.begin())] += times;
+  count_ += times;
+  sum_ += value * static_cast<double>(times);
+}
+
+namespace {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+class Writer {
+ public:
+  explicit Writer(std::string_view model_name)
+      : model_("model_name=\"" + escape(model_name) + "\"") {}
+
+  void header(const std::string& name, const char* type, const char* help) {
+    out_ += "# HELP attune:" + name + " " + help + "\n# TYPE attune:" + name + " " + type + "\n";
+  }
+  void sample(const std::string& name, double value, const Labels& labels = {}) {
+    out_ += "attune:" + name + "{" + model_;
+    for (const auto& [key, text] : labels) out_ += "," + key + "=\"" + escape(text) + "\"";
+    out_ += "} " + number(value) + "\n";
+  }
+  void gauge(const std::string& name, double value, const char* help) {
+    header(name, "gauge", help);
+    sample(name, value);
+  }
+  void counter(const std::string& name, uint64_t value, const char* help) {
+    header(name, "counter", help);
+    sample(name, static_cast<double>(value));
+  }
+  void histogram(const std::string& name, const Histogram& values, const char* help) {
+    header(name, "histogram", help);
+    uint64_t below = 0;
+    for (size_t i = 0; i < Histogram::kBounds.size(); ++i) {
+      below += values.bucket(i);
+      sample(name + "_bucket", static_cast<double>(below), {{"le", number(Histogram::kBounds[i])}});
+    }
+    sample(name + "_bucket", static_cast<double>(values.count()), {{"le", "+Inf"}});
+    sample(name + "_sum", values.sum());
+    sample(name + "_count", static_cast<double>(values.count()));
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  static std::string escape(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+      if (c == '\\' || c == '"') out += '\\';
+      out += c == '\n' ? ' ' : c;
+    }
+    return out;
+  }
+  static std::string number(double value) {
+    char text[32];
+    return {text, std::to_chars(text, text + sizeof text, value).ptr};
+  }
+
+  std::string out_, model_;
+};
+
+void write_engine(Writer& w, const EngineStats& stats) {
+  const double used = double(stats.used_pages) * stats.page_size;
+  const double total = double(stats.total_pages) * stats.page_size;
+  w.gauge("num_running_reqs", stats.running_requests, "Requests in the running batch.");
+  w.gauge("num_queue_reqs", stats.waiting_requests, "Requests that wait for admission.");
+  w.gauge("num_used_tokens", used, "KV slots that running requests hold.");
+  w.gauge("num_cached_tokens", double(stats.cached_pages) * stats.page_size,
+          "KV slots that only the prefix cache holds.");
+  w.gauge("max_total_num_tokens", total, "KV slots in all.");
+  w.gauge("token_usage", total > 0 ? used / total : 0, "Share of the KV slots in use, 0 to 1.");
+  w.gauge("gen_throughput", stats.generation_throughput,
+          "Generated tokens per second over the last few seconds.");
+  const double prompts = static_cast<double>(stats.prompt_tokens);
+  w.gauge("cache_hit_rate", prompts > 0 ? static_cast<double>(stats.cached_tokens) / prompts : 0,
+          "Share of all prompt tokens since start that were found in the cache, 0 to 1.");
+  w.counter("num_retractions_total", stats.retractions, "Requests sent back to wait for memory.");
+  w.counter("evicted_pages_total", stats.evicted_pages, "Pages that left the prefix cache.");
+  w.counter("steps_total", stats.steps, "Steps of the engine's loop.");
+  w.counter("num_failed_requests_total", stats.requests_failed, "Requests that ended in an error.");
+  w.header("attention_route_total", "counter", "Steps by phase and attention backend.");
+  for (const auto& [route, times] : stats.attention_routes) {
+    const size_t slash = route.find('/');
+    const std::string backend = slash == std::string::npos ? route : route.substr(slash + 1);
+    w.sample("attention_route_total", static_cast<double>(times),
+             {{"phase", slash == std::string::npos ? "" : route.substr(0, slash)},
+              {"backend", backend}});
+  }
+}
+
+}  // namespace
+
+std::string metrics_text(const Metrics& metrics, const EngineStats& stats, size_t connections,
+                         std::string_view model_name) {
+  Writer w(model_name);
+  write_engine(w, stats);
+  w.gauge("http_connections", static_cast<double>(connections), "Open HTTP connections.");
+  w.counter("num_requests_total", metrics.requests, "Generation requests that were understood.");
+  w.counter("num_aborted_requests_total", metrics.aborted,
+            "Requests given up by their client, a time limit or a shutdown.");
+  w.counter("num_refused_requests_total", metrics.refused, "Requests answered with an error.");
+  w.counter("prompt_tokens_total", metrics.prompt_tokens, "Prompt tokens of finished choices.");
+  w.counter("generation_tokens_total", metrics.generation_tokens,
+            "Generated tokens of finished choices.");
+  // Every tier has its label from the start, so that a dashboard can tell none from unknown.
+  w.header("cached_tokens_total", "counter", "Prompt tokens found in a cache, by tier.");
+  w.sample("cached_tokens_total", static_cast<double>(metrics.cached_tokens), {{"tier", "device"}});
+  w.sample("cached_tokens_total", 0, {{"tier", "host"}});
+  w.sample("cached_tokens_total", 0, {{"tier", "storage"}});
+  w.histogram("time_to_first_token_seconds", metrics.time_to_first_token,
+              "From a request's arrival to its first token, queueing included.");
+  w.histogram("inter_token_latency_seconds", metrics.inter_token_latency,
+              "Between two tokens of one choice.");
+  w.histogram("e2e_request_latency_seconds", metrics.e2e_latency,
+              "From a request's arrival to the end of its answer.");
+  return w.take();
+}
+
+}  // namespace attune::server
