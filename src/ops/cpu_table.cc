@@ -22,13 +22,15 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&)) {
 const OpTable& cpu_ops(device::CpuIsa isa) {
   static constexpr OpTable kAvx2 = table(cpu::linear_avx2);
   static constexpr OpTable kAvx512 = table(cpu::linear_avx512);
+  static constexpr OpTable kAvx512Bf16 = table(cpu::linear_avx512_bf16);
   switch (isa) {
     case device::CpuIsa::kAvx2:
       return kAvx2;
     case device::CpuIsa::kAvx512:
     case device::CpuIsa::kAvx512Vnni:  // float32 activations: nothing for integer products to do
-    case device::CpuIsa::kAvx512Bf16:
       return kAvx512;
+    case device::CpuIsa::kAvx512Bf16:
+      return kAvx512Bf16;
   }
   return kAvx2;
 }

@@ -23,28 +23,60 @@ struct Case {
   int64_t pad = 3;  // of the rows of x and y
 };
 
+// A level, and a type of activations that it has.
+struct Config {
+  CpuIsa isa;
+  DType act;
+};
+
 std::string describe(const Case& c) {
   return std::string(tensor::dtype_name(c.dtype)) + " n=" + std::to_string(c.n) +
          " k=" + std::to_string(c.k) + " m=" + std::to_string(c.m) + (c.bias ? " bias" : "") +
          (c.accumulate ? " accumulate" : "") + (c.deterministic ? " deterministic" : "");
 }
 
-// The levels that this machine can run.
-std::vector<CpuIsa> levels() {
-  std::vector<CpuIsa> all;
+// What this machine can run.
+std::vector<Config> configs() {
+  std::vector<Config> all;
   for (int i = 0; i <= static_cast<int>(device::detect_cpu_isa()); ++i)
-    all.push_back(static_cast<CpuIsa>(i));
+    all.push_back({static_cast<CpuIsa>(i), DType::kF32});
+  if (device::detect_cpu_isa() >= CpuIsa::kAvx512Bf16)
+    all.push_back({CpuIsa::kAvx512Bf16, DType::kBF16});
   return all;
 }
 
-class LinearTest : public testing::TestWithParam<CpuIsa> {
+// To bfloat16 and back.
+std::vector<float> rounded(std::vector<float> v) {
+  for (float& f : v) f = tensor::bf16_to_f32(tensor::f32_to_bf16(f));
+  return v;
+}
+
+class LinearTest : public testing::TestWithParam<Config> {
  protected:
+  std::vector<float> random_x(size_t count, uint32_t seed) {
+    auto x = test::random_floats(count, seed);
+    return GetParam().act == DType::kBF16 ? rounded(x) : x;
+  }
+  // The weight as the kernels see it: bfloat16 activations go with float weights of bfloat16.
+  std::vector<float> reference_weight(const test::RandomWeight& raw) {
+    const std::vector<float> w = test::dequantized(raw);
+    const bool quantised = tensor::dtype_info(raw.view.dtype).quantized;
+    return GetParam().act == DType::kBF16 && !quantised ? rounded(w) : w;
+  }
+  Result<PackedWeight> pack(const test::RandomWeight& raw) {
+    return pack_weight({raw.view}, GetParam().act, stream_.device(), stream_.stream());
+  }
+
   // y of one call; outside [m, n] it must stay kPoison.
   std::vector<float> call(const PackedWeight& w, const std::vector<float>& x, int64_t ldx,
                           int64_t m, std::vector<float> y, int64_t ldy, const float* bias,
                           bool accumulate, bool deterministic, TestStream& stream) {
-    const LinearParams p{.x = x.data(),
-                         .x_dtype = DType::kF32,
+    std::vector<uint16_t> halves;
+    for (float f : x) halves.push_back(tensor::f32_to_bf16(f));
+    const DType act = GetParam().act;
+    const LinearParams p{.x = act == DType::kBF16 ? static_cast<const void*>(halves.data())
+                                                  : static_cast<const void*>(x.data()),
+                         .x_dtype = act,
                          .ldx = ldx,
                          .m = static_cast<int32_t>(m),
                          .weight = &w,
@@ -53,18 +85,20 @@ class LinearTest : public testing::TestWithParam<CpuIsa> {
                          .ldy = ldy,
                          .accumulate = accumulate,
                          .deterministic = deterministic};
-    stream.run(cpu_ops(GetParam()).linear, p);
+    stream.run(cpu_ops(GetParam().isa).linear, p);
     return y;
   }
 
   void check(const Case& c) {
     SCOPED_TRACE(describe(c));
     const auto raw = test::random_weight(c.dtype, c.n, c.k, 1 + c.n + c.k);
-    const auto packed = pack_weight({raw.view}, DType::kF32, stream_.device(), stream_.stream());
+    const auto packed = pack(raw);
     ASSERT_TRUE(packed.ok()) << packed.status().to_string();
-    const std::vector<float> w = test::dequantized(raw);
+    const std::vector<float> w = reference_weight(raw);
     const int64_t ldx = c.k + c.pad, ldy = c.n + c.pad;
-    const auto x = test::random_floats(c.m * ldx, 2);
+    auto x = random_x(c.m * ldx, 2);
+    for (int64_t r = 0; r < c.m; ++r)  // what lies behind a row must not matter
+      for (int64_t i = c.k; i < ldx; ++i) x[r * ldx + i] = std::numeric_limits<float>::quiet_NaN();
     const auto bias = test::random_floats(c.n, 3);
     std::vector<float> y(c.m * ldy, kPoison);
     for (int64_t r = 0; r < c.m; ++r)
@@ -92,8 +126,10 @@ class LinearTest : public testing::TestWithParam<CpuIsa> {
   TestStream stream_{2};
 };
 
-INSTANTIATE_TEST_SUITE_P(Levels, LinearTest, testing::ValuesIn(levels()),
-                         [](const auto& info) { return device::cpu_isa_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Levels, LinearTest, testing::ValuesIn(configs()), [](const auto& info) {
+  return std::string(device::cpu_isa_name(info.param.isa)) + "_" +
+         tensor::dtype_name(info.param.act);
+});
 
 TEST_P(LinearTest, EveryFormatAgainstDoublePrecision) {
   for (DType dtype : test::kWeightTypes) {
@@ -106,7 +142,11 @@ TEST_P(LinearTest, EveryFormatAgainstDoublePrecision) {
 }
 
 TEST_P(LinearTest, EveryRowCountOfTheTiles) {
-  for (int64_t m = 1; m <= 40; ++m) check({DType::kQ4_1, 40, 64, m});
+  for (int64_t m = 1; m <= 40; ++m) {
+    check({DType::kQ4_1, 40, 64, m});
+    check({DType::kQ6_K, 40, 256, m});
+    check({DType::kBF16, 40, 37, m});
+  }
 }
 
 TEST_P(LinearTest, FloatWeightsOfAnyK) {
@@ -125,10 +165,10 @@ TEST_P(LinearTest, BiasAndAccumulateInEveryPath) {
 
 TEST_P(LinearTest, BugG24_ARowsBitsDependOnNothingElse) {
   const auto raw = test::random_weight(DType::kQ4_1, 200, 1536, 5);
-  const auto packed = pack_weight({raw.view}, DType::kF32, stream_.device(), stream_.stream());
+  const auto packed = pack(raw);
   ASSERT_TRUE(packed.ok());
   const int64_t n = 200, k = 1536, most = 300;
-  const auto x = test::random_floats(most * k, 6);
+  const auto x = random_x(most * k, 6);
   TestStream one(1), five(5);
   const auto all =
       call(*packed, x, k, most, std::vector<float>(most * n), n, nullptr, false, true, stream_);
@@ -149,9 +189,9 @@ TEST_P(LinearTest, BugG24_ARowsBitsDependOnNothingElse) {
 TEST_P(LinearTest, NanStaysInItsRow) {
   const int64_t n = 50, k = 96, m = 14;
   const auto raw = test::random_weight(DType::kQ4_0, n, k, 7);
-  const auto packed = pack_weight({raw.view}, DType::kF32, stream_.device(), stream_.stream());
+  const auto packed = pack(raw);
   ASSERT_TRUE(packed.ok());
-  auto x = test::random_floats(m * k, 8);
+  auto x = random_x(m * k, 8);
   const auto clean =
       call(*packed, x, k, m, std::vector<float>(m * n), n, nullptr, false, false, stream_);
   x[5 * k + 11] = std::numeric_limits<float>::quiet_NaN();
@@ -215,6 +255,9 @@ TEST(PackWeight, SaysWhatIsWrong) {
   EXPECT_EQ(pack({view(DType::kF32, {0, 32})}).code(), Code::kInvalidArgument);
   EXPECT_EQ(pack({view(DType::kF32, {4, 32})}, DType::kF16).code(), Code::kInvalidArgument);
   EXPECT_EQ(pack({view(DType::kF32, {1, int64_t{1} << 20})}).code(), Code::kUnsupported);
+  if (stream.device().info().isa < CpuIsa::kAvx512Bf16) {
+    EXPECT_EQ(pack({view(DType::kF32, {4, 32})}, DType::kBF16).code(), Code::kUnsupported);
+  }
   const Status mixed = pack({view(DType::kF32, {4, 32}), view(DType::kF32, {4, 64})});
   EXPECT_EQ(mixed.code(), Code::kInvalidArgument);
   EXPECT_NE(mixed.message().find("part 1"), std::string::npos) << mixed.message();

@@ -201,21 +201,19 @@ void tiled(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_b
   for (int64_t pair = pair_begin; pair < pair_end; ++pair) {
     const int64_t n0 = pair * 2 * kPanel;
     const uint8_t* panel = p.weight + pair * 2 * p.panel_bytes;
-    const bool both = n0 + kPanel < p.n;
+    const bool both = n0 + kPanel < p.n;  // else the panel is its own partner, not stored
     for (int64_t k0 = 0, s = 0; k0 < p.k; k0 += even, ++s) {
       const int64_t count = p.k - k0 < even ? p.k - k0 : even;
       for (int c = 0; c < (both ? 2 : 1); ++c)
         Decoder<kLayout>::floats(panel + c * p.panel_bytes, k0, count, w + c * step);
-      if (!both)
-        for (int64_t i = 0; i < count * kPanel; ++i) w[step + i] = 0;
       // The next stretch, or the next pair's first: likely this thread's next piece.
       const uint8_t* after =
           s + 1 < stretches ? panel + (s + 1) * stretch_bytes : panel + 2 * p.panel_bytes;
       for_tiles<kTileRows>(
           row_begin, row_end, {{after, after + p.panel_bytes}, stretch_bytes},
           [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
-            kTiles[rows](p, row, n0, static_cast<const float*>(p.x) + row * p.ldx + k0, w, step,
-                         count, k0 == 0);
+            kTiles[rows](p, row, n0, static_cast<const float*>(p.x) + row * p.ldx + k0, w,
+                         both ? step : 0, count, k0 == 0);
           });
     }
   }

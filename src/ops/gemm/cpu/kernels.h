@@ -20,7 +20,7 @@ struct Product {
   int64_t ldy;
   const float* bias;  // [n] or null
   bool accumulate;
-  // For `fused`: [m, k / 32], sums of x over each 32 k.
+  // [m, k / 32], sums of x over each 32 k: for `fused`, and for `tiled` with bfloat16 x.
   const float* x_sums;
 };
 
@@ -34,11 +34,12 @@ struct Kernels {
                 int64_t row_end);
 };
 
-// sums[i] = sum of x[32 i .. 32 i + 31].
-void block_sums(const float* x, int32_t k, float* sums);
+// sums[i] = sum of x[32 i .. 32 i + 31], for i < k / 32; x is float, or bfloat16.
+void block_sums(const void* x, int32_t k, float* sums);
+void block_sums_bf16(const void* x, int32_t k, float* sums);  // avx512_bf16
 
-// By layout. The bf16 ones take bfloat16 x and return null `fused` for the layouts that
-// linear.cc serves by the float32 one.
+// By layout; null functions for a layout that the activation type does not go with. The bf16 ones
+// take bfloat16 x.
 const Kernels& avx2_kernels(Layout layout);
 const Kernels& avx512_kernels(Layout layout);
 const Kernels& avx512_bf16_kernels(Layout layout);

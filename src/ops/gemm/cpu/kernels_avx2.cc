@@ -6,7 +6,8 @@ const Kernels& avx2_kernels(Layout layout) {
   return float_kernels(layout);
 }
 
-void block_sums(const float* x, int32_t k, float* sums) {
+void block_sums(const void* floats, int32_t k, float* sums) {
+  const float* x = static_cast<const float*>(floats);
   for (int32_t b = 0; b < k / kBlock; ++b, x += kBlock) {
     __m256 s = _mm256_add_ps(_mm256_add_ps(_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)),
                              _mm256_add_ps(_mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)));

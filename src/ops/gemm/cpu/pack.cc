@@ -363,11 +363,13 @@ Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, t
   using namespace gemm;
   const Layout layout = parts.empty() ? Layout::kCount : choose_layout(parts[0].dtype, act);
   ATTUNE_ASSIGN_OR_RETURN(const int64_t n, check_parts(parts, layout, act));
+  if (act == tensor::DType::kBF16 && device.info().isa < device::CpuIsa::kAvx512Bf16)
+    return unsupported(
+        base::cat("pack_weight: bfloat16 activations need the CPU level avx512_bf16, ",
+                  "this device is at ", device::cpu_isa_name(device.info().isa), ": use float32"));
   const int64_t k = parts[0].shape[1];
-  // Pairs round k up; the padding stays zero.
-  const int64_t stored_k = layout == Layout::kBF16Pairs ? (k + 1) / 2 * 2 : k;
   const int64_t panels = (n + kPanel - 1) / kPanel;
-  const int64_t panel_bytes = spec(layout).panel_bytes(stored_k);
+  const int64_t bytes = panel_bytes(layout, k);
 
   PackedWeight weight;
   weight.n = static_cast<int32_t>(n);
@@ -375,11 +377,11 @@ Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, t
   weight.source = parts[0].dtype;
   weight.act = act;
   weight.layout = static_cast<int32_t>(layout);
-  ATTUNE_ASSIGN_OR_RETURN(weight.data, device.allocate(panels * panel_bytes, "packed weights"));
+  ATTUNE_ASSIGN_OR_RETURN(weight.data, device.allocate(panels * bytes, "packed weights"));
   uint8_t* out = weight.data.as<uint8_t>();
   stream.launch([&] {
     stream.pool().parallel_for(panels, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) pack_panel(parts, layout, p, k, out + p * panel_bytes);
+      for (int64_t p = begin; p < end; ++p) pack_panel(parts, layout, p, k, out + p * bytes);
     });
   });
   stream.synchronize();

@@ -100,4 +100,9 @@ struct Spec {
   return {};
 }
 
+// k in [0, kMaxK], a multiple of the layout's unit. Pairs round an odd k up.
+[[gnu::always_inline]] constexpr int64_t panel_bytes(Layout layout, int64_t k) {
+  return spec(layout).panel_bytes(layout == Layout::kBF16Pairs ? (k + 1) / 2 * 2 : k);
+}
+
 }  // namespace attune::ops::gemm
