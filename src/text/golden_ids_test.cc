@@ -139,8 +139,9 @@ TEST_P(GoldenIds, DecodeGivesTheTextBack) {
   }
 }
 
+// Bug log I-03: accents, dashes, and whatever else a converted vocabulary may read otherwise.
 INSTANTIATE_TEST_SUITE_P(
-    , GoldenIds,
+    BugI03, GoldenIds,
     testing::Values(Vocabulary{"smollm", kModel},
                     Vocabulary{"gpt-2", kVocabs + "ggml-vocab-gpt-2.gguf"},
                     Vocabulary{"llama-bpe", kVocabs + "ggml-vocab-llama-bpe.gguf"},

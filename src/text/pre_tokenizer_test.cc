@@ -52,7 +52,7 @@ TEST_P(WordPatterns, ScannerEqualsItsRegularExpression) {
   ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
   by_regex.regex = *compiled;
   std::mt19937 random(11);
-  for (int i = 0; i < 30'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     const std::string text = random_text(random);
     ASSERT_EQ(split(by_hand, text), split(by_regex, text)) << text;
   }
@@ -62,7 +62,7 @@ TEST_P(WordPatterns, LongRunsTakeLinearTime) {
   const SplitStep step{.kind = SplitStep::Kind::kWords, .words = GetParam()};
   for (const char* part : {" ", "\n", "a", "1", "!", "\u0301", "\x01", " \n", "\t", "'"}) {
     std::string text;
-    while (text.size() < 2'000'000) text += part;
+    while (text.size() < 500'000) text += part;
     size_t total = 0;
     for (auto piece : split(step, text + "a")) total += piece.size();
     EXPECT_EQ(total, text.size() + 1);
@@ -92,7 +92,7 @@ TEST(Split, TrailingSpaceAndNumbersByHand) {
   EXPECT_THAT(split("\\s+$", "  "), ElementsAre("  "));
   EXPECT_THAT(split("\\p{N}", "a12½b"), ElementsAre("a", "1", "2", "½", "b"));
   EXPECT_THAT(split("\\p{N}+", "a12½b"), ElementsAre("a", "12½", "b"));
-  std::string spaces(3'000'000, ' ');
+  std::string spaces(1'000'000, ' ');
   EXPECT_THAT(split("\\s+$", spaces + "x").size(),
               1u);  // the regular expression itself is quadratic here
 }
