@@ -226,7 +226,8 @@ Value slice(Interpreter& in, const Value& v, CallArgs& args) {
   const Bound a("slice", {"slices", "fill_with"}, 1, args);
   const std::vector<Value> items = iterate(in.heap, v);
   const int64_t slices = a.integer(0, 1);
-  if (slices < 1 || slices > 100'000) fail("slice: the number of slices must be 1 to 100000");
+  if (slices < 1) fail("slice: the number of slices must be positive");
+  if (slices > 100'000) fail_limit("slice: more than 100000 slices");
   const auto n = static_cast<size_t>(slices);
   const size_t per_slice = items.size() / n, longer = items.size() % n;
   std::vector<Value> out;
