@@ -31,7 +31,10 @@ using Clock = std::chrono::steady_clock;
 class EngineImpl final : public Engine {
  public:
   explicit EngineImpl(LoadedEngine loaded, std::ofstream record)
-      : loaded_(std::move(loaded)), record_(std::move(record)), thread_([this] { loop(); }) {}
+      : loaded_(std::move(loaded)), record_(std::move(record)) {
+    publish_stats();  // the pool's size is asked for before the first step
+    thread_ = std::thread([this] { loop(); });
+  }
 
   ~EngineImpl() override {
     post([this] {

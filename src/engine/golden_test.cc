@@ -3,19 +3,18 @@
 // step the engine gets the reference's ids so far and its argmax is compared.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <fstream>
-#include <mutex>
-#include <sstream>
 
-#include "attune/engine.h"
-#include "device/device.h"
-#include "formats/json.h"
+#include "engine/testing.h"
 
 namespace attune {
 namespace {
+
+using engine::testing::ids_of;
+using engine::testing::make_engine;
+using engine::testing::read_golden;
+using engine::testing::start;
+using engine::testing::Started;
 
 struct Golden {
   std::string name;
@@ -24,21 +23,11 @@ struct Golden {
   std::vector<std::pair<TokenId, double>> top8;  // first step: id, logit
 };
 
-std::vector<TokenId> ids_of(const formats::Json& json) {
-  std::vector<TokenId> ids;
-  for (const formats::Json& id : json.as_array()) ids.push_back(static_cast<TokenId>(id.as_int()));
-  return ids;
-}
-
 const std::vector<Golden>& goldens() {
   static const std::vector<Golden> all = [] {
-    std::ifstream in(std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/smollm2.json");
-    std::stringstream text;
-    text << in.rdbuf();
-    Result<formats::Json> json = formats::parse_json(text.str());
-    EXPECT_TRUE(json.ok()) << json.status().to_string();
+    const formats::Json json = read_golden("smollm2.json");
     std::vector<Golden> made;
-    for (const formats::Json& p : json->find("prompts")->as_array()) {
+    for (const formats::Json& p : json.find("prompts")->as_array()) {
       Golden g;
       g.name = p.find("name")->as_string();
       g.prompt = ids_of(*p.find("ids"));
@@ -63,56 +52,6 @@ Options test_options() {
             : std::string(ATTUNE_SOURCE_DIR) + "/build/models/smollm2-135m-instruct-q4_1.gguf";
   options.max_total_tokens = 8192;
   return options;
-}
-
-// Waits for a request and keeps all it said.
-class Collector final : public TokenSink {
- public:
-  void on_event(TokenEvent event) override {
-    std::lock_guard lock(mutex_);
-    for (TokenId t : event.tokens) tokens.push_back(t);
-    for (LogprobEntry& e : event.logprobs) logprobs.push_back(std::move(e));
-    if (!event.prompt_logprobs.empty() && prompt_logprobs.empty())
-      prompt_first = event.prompt_logprobs_first;
-    for (LogprobEntry& e : event.prompt_logprobs) prompt_logprobs.push_back(std::move(e));
-    usage = event.usage;
-    finish = event.finish;
-    error = event.error;
-    if (finish != FinishReason::kNone) done_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    ASSERT_TRUE(done_.wait_for(lock, std::chrono::minutes(5),
-                               [&] { return finish != FinishReason::kNone; }));
-    EXPECT_EQ(error, "");
-  }
-  std::vector<TokenId> tokens;
-  std::vector<LogprobEntry> logprobs, prompt_logprobs;
-  int32_t prompt_first = 0;
-  Usage usage;
-  FinishReason finish = FinishReason::kNone;
-  std::string error;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable done_;
-};
-
-std::shared_ptr<Collector> start(Engine& engine, std::vector<TokenId> prompt,
-                                 SamplingParams sampling) {
-  auto sink = std::make_shared<Collector>();
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling = std::move(sampling);
-  Result<RequestId> id = engine.submit(std::move(request), sink);
-  EXPECT_TRUE(id.ok()) << id.status().to_string();
-  return sink;
-}
-
-std::unique_ptr<Engine> make_engine(const Options& options) {
-  Result<std::unique_ptr<Engine>> engine = Engine::create(options);
-  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
-  return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
 // All 32 argmaxes of a prompt in one request: prompt log-probabilities over the forced ids, then
@@ -150,7 +89,7 @@ void expect_golden(Engine& engine, double margin_floor, size_t longest = 10000) 
 
 // Step by step through decode; must agree up to the first step below the floor.
 void expect_free_run(Engine& engine, double margin_floor) {
-  std::vector<std::shared_ptr<Collector>> sinks;
+  std::vector<Started> sinks;
   for (const Golden& g : goldens())
     sinks.push_back(
         start(engine, g.prompt, {.temperature = 0, .max_new_tokens = 32, .ignore_eos = true}));
@@ -256,7 +195,7 @@ TEST(Golden, DeterministicInferenceChangesNoBit) {
     auto engine = make_engine(options);
     std::vector<float> bits;
     if (!engine) return bits;
-    std::vector<std::shared_ptr<Collector>> others;
+    std::vector<Started> others;
     if (mates)
       for (const Golden& g : goldens())
         others.push_back(

@@ -60,6 +60,18 @@ Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
   return static_cast<int32_t>(pages + 1);
 }
 
+Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
+  if (options.device != "auto" && options.device != "cpu")
+    return unsupported("--device " + options.device +
+                       ": this build has only the CPU: use --device cpu");
+  return device::create_cpu_device(options.threads, options.cpu_isa);
+}
+
+Result<formats::LoadedModel> open_model(const Options& options) {
+  const std::vector<formats::FamilyTraits> families = model::family_traits();
+  return formats::open_model(options.model, options.load_format, options.random_seed, families);
+}
+
 model::Decoder::Progress log_progress(const std::string& name) {
   auto last = std::make_shared<int>(0);
   return [name, last](int64_t done, int64_t total) {
@@ -83,18 +95,22 @@ resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
 }
 
 resolve::DeviceTraits device_traits(const device::DeviceInfo& info) {
-  return {.arch = attention::Arch::kCpu, .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16};
+  return {.name = info.name,
+          .arch = attention::Arch::kCpu,
+          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16};
+}
+
+Result<resolve::Resolution> explain(const Options& options) {
+  ATTUNE_ASSIGN_OR_RETURN(auto device, create_device(options));
+  ATTUNE_ASSIGN_OR_RETURN(auto model, open_model(options));
+  return resolve::resolve(model_traits(model.config), device_traits(device->info()), options,
+                          descriptors());
 }
 
 Result<LoadedEngine> load_engine(const Options& options) {
-  if (options.device != "auto" && options.device != "cpu")
-    return unsupported("--device " + options.device +
-                       ": this build has only the CPU: use --device cpu");
   LoadedEngine e;
-  ATTUNE_ASSIGN_OR_RETURN(e.device, device::create_cpu_device(options.threads, options.cpu_isa));
-  const std::vector<formats::FamilyTraits> families = model::family_traits();
-  ATTUNE_ASSIGN_OR_RETURN(e.model, formats::open_model(options.model, options.load_format,
-                                                       options.random_seed, families));
+  ATTUNE_ASSIGN_OR_RETURN(e.device, create_device(options));
+  ATTUNE_ASSIGN_OR_RETURN(e.model, open_model(options));
   formats::ModelConfig& config = e.model.config;
   if (options.context_length > config.max_model_len)
     return invalid_argument(cat("--context-length ", options.context_length, ": the model holds ",

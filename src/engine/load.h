@@ -33,6 +33,9 @@ struct LoadedEngine {
 
 Result<LoadedEngine> load_engine(const Options& options);
 
+// What load_engine would choose for the model on this machine, conflicts included; loads no weights.
+Result<resolve::Resolution> explain(const Options& options);
+
 // What the model asks of attention, and what the device offers: the resolver's inputs.
 resolve::ModelTraits model_traits(const formats::ModelConfig& config);
 resolve::DeviceTraits device_traits(const device::DeviceInfo& info);

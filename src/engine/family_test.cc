@@ -1,0 +1,135 @@
+// Every model family against the logits that transformers computes for small random models
+// (tools/golden_families.py), whole and in chunks, prefilled and decoded.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/testing.h"
+
+namespace attune {
+namespace {
+
+using engine::testing::ids_of;
+using engine::testing::make_engine;
+using engine::testing::read_golden;
+using engine::testing::start;
+
+std::vector<double> log_softmax(const formats::Json& logits) {
+  double sum = 0;
+  for (const formats::Json& l : logits.as_array()) sum += std::exp(l.as_double());
+  std::vector<double> out;
+  for (const formats::Json& l : logits.as_array()) out.push_back(l.as_double() - std::log(sum));
+  return out;
+}
+
+void expect_row(const LogprobEntry& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.top.size(), want.size());
+  for (const TokenLogprob& t : got.top)
+    EXPECT_NEAR(t.logprob, want[t.token], 2e-4) << "token " << t.token;
+}
+
+struct Case {
+  const char* file;    // below tests/golden/families
+  const char* golden;  // whose logits
+};
+
+class Family : public ::testing::TestWithParam<Case> {
+ protected:
+  Options options() const {
+    Options options;
+    options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/" + GetParam().file;
+    options.dtype = "float32";
+    options.max_total_tokens = 512;
+    options.threads = 2;
+    return options;
+  }
+};
+
+TEST_P(Family, LogitsAreThoseOfTransformers) {
+  const formats::Json golden = read_golden("families/logits.json");
+  const std::vector<TokenId> ids = ids_of(*golden.find("ids"));
+  const formats::Json& rows = *golden.find("models")->find(GetParam().golden);
+  const auto n = static_cast<int32_t>(ids.size());
+  for (const auto& [chunk, attention] : {std::pair{256, "cpu"}, {7, "cpu"}, {256, "reference"}}) {
+    SCOPED_TRACE(std::to_string(chunk) + " " + attention);
+    Options o = options();
+    o.chunked_prefill_size = chunk;
+    o.attention_backend = attention;
+    auto engine = make_engine(o);
+    ASSERT_TRUE(engine);
+    const int32_t vocab = engine->model().vocab_size;
+    auto run = start(*engine, ids,
+                     {.temperature = 0,
+                      .max_new_tokens = 1,
+                      .ignore_eos = true,
+                      .top_logprobs = vocab,
+                      .prompt_logprob_start = 0});
+    run->wait();
+    ASSERT_EQ(run->error, "");
+    ASSERT_EQ(run->prompt_logprobs.size(), ids.size() - 1);
+    ASSERT_EQ(run->logprobs.size(), 1u);
+    const std::vector<TokenId> which = ids_of(*golden.find("rows"));
+    for (size_t i = 0; i < which.size(); ++i) {
+      SCOPED_TRACE("row " + std::to_string(which[i]));
+      const LogprobEntry& got = which[i] == n - 1
+                                    ? run->logprobs[0]
+                                    : run->prompt_logprobs[which[i] + 1 - run->prompt_first];
+      expect_row(got, log_softmax(rows.as_array()[i]));
+    }
+  }
+}
+
+// Decoding token by token gives what one prefill of the same tokens gives: across pages and
+// windows.
+TEST_P(Family, DecodeEqualsPrefill) {
+  const std::vector<TokenId> ids = ids_of(*read_golden("families/logits.json").find("ids"));
+  auto engine = make_engine(options());
+  ASSERT_TRUE(engine);
+  const std::vector<TokenId> head(ids.begin(), ids.begin() + 5);
+  auto decoded =
+      start(*engine, head,
+            {.temperature = 0, .max_new_tokens = 40, .ignore_eos = true, .top_logprobs = 0});
+  decoded->wait();
+  ASSERT_EQ(decoded->tokens.size(), 40u);
+  ASSERT_TRUE(engine->flush_cache().ok());
+  std::vector<TokenId> whole = head;
+  whole.insert(whole.end(), decoded->tokens.begin(), decoded->tokens.end());
+  auto scored = start(*engine, whole,
+                      {.temperature = 0,
+                       .max_new_tokens = 0,
+                       .ignore_eos = true,
+                       .top_logprobs = 0,
+                       .prompt_logprob_start = static_cast<int32_t>(head.size())});
+  scored->wait();
+  ASSERT_EQ(scored->prompt_logprobs.size(), 40u);
+  for (size_t i = 0; i < 40; ++i)
+    EXPECT_NEAR(scored->prompt_logprobs[i].chosen.logprob, decoded->logprobs[i].chosen.logprob,
+                1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Family,
+                         ::testing::Values(Case{"llama", "llama"}, Case{"llama.gguf", "llama"},
+                                           Case{"llama3", "llama3"},
+                                           Case{"llama_yarn", "llama_yarn"},
+                                           Case{"mistral", "mistral"}, Case{"qwen2", "qwen2"},
+                                           Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"}),
+                         [](const auto& info) {
+                           std::string name = info.param.file;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+TEST(DummyWeights, RunFromAConfigAlone) {
+  Options options;
+  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/qwen3/config.json";
+  options.load_format = "dummy";
+  options.max_total_tokens = 256;
+  auto engine = make_engine(options);
+  ASSERT_TRUE(engine);
+  auto run = start(*engine, {5, 6, 7}, {.temperature = 0, .max_new_tokens = 8, .ignore_eos = true});
+  run->wait();
+  EXPECT_EQ(run->tokens.size(), 8u);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,100 @@
+// What the engine's tests share: a sink that waits, and short ways to make engines and requests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attune/engine.h"
+#include "formats/json.h"
+
+namespace attune::engine::testing {
+
+// Waits for a request and keeps all it said.
+class Collector final : public TokenSink {
+ public:
+  void on_event(TokenEvent event) override {
+    std::lock_guard lock(mutex_);
+    for (TokenId t : event.tokens) tokens.push_back(t);
+    for (LogprobEntry& e : event.logprobs) logprobs.push_back(std::move(e));
+    if (!event.prompt_logprobs.empty() && prompt_logprobs.empty())
+      prompt_first = event.prompt_logprobs_first;
+    for (LogprobEntry& e : event.prompt_logprobs) prompt_logprobs.push_back(std::move(e));
+    usage = event.usage;
+    finish = event.finish;
+    error = event.error;
+    if (!event.tokens.empty() || finish != FinishReason::kNone) news_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(news_.wait_for(lock, std::chrono::minutes(5),
+                               [&] { return finish != FinishReason::kNone; }));
+  }
+  void wait_for_tokens(size_t n) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(news_.wait_for(lock, std::chrono::minutes(5), [&] {
+      return tokens.size() >= n || finish != FinishReason::kNone;
+    }));
+  }
+
+  // To be read after wait().
+  std::vector<TokenId> tokens;
+  std::vector<LogprobEntry> logprobs, prompt_logprobs;
+  int32_t prompt_first = 0;
+  Usage usage;
+  FinishReason finish = FinishReason::kNone;
+  std::string error;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable news_;
+};
+
+struct Started {
+  RequestId id = 0;
+  std::shared_ptr<Collector> sink;
+  Collector* operator->() const { return sink.get(); }
+};
+
+inline Started start(Engine& engine, std::vector<TokenId> prompt, SamplingParams sampling) {
+  Started started{0, std::make_shared<Collector>()};
+  Request request;
+  request.prompt = std::move(prompt);
+  request.sampling = std::move(sampling);
+  Result<RequestId> id = engine.submit(std::move(request), started.sink);
+  EXPECT_TRUE(id.ok()) << id.status().to_string();
+  if (id.ok()) started.id = *id;
+  return started;
+}
+
+inline std::unique_ptr<Engine> make_engine(const Options& options) {
+  Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// `path` below tests/golden.
+inline formats::Json read_golden(const std::string& path) {
+  std::ifstream in(std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/" + path);
+  std::stringstream text;
+  text << in.rdbuf();
+  Result<formats::Json> json = formats::parse_json(text.str());
+  EXPECT_TRUE(json.ok()) << path << ": " << json.status().to_string();
+  return json.ok() ? std::move(json).value() : formats::Json();
+}
+
+inline std::vector<TokenId> ids_of(const formats::Json& json) {
+  std::vector<TokenId> ids;
+  for (const formats::Json& id : json.as_array()) ids.push_back(static_cast<TokenId>(id.as_int()));
+  return ids;
+}
+
+}  // namespace attune::engine::testing
