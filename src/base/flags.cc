@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/log.h"
+#include "base/quote.h"
 
 namespace attune::base {
 namespace {

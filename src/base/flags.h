@@ -69,7 +69,4 @@ Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
 // "--help" text: the groups in order of first appearance, one flag after the other, 100 columns.
 std::string flags_help(const std::vector<Flag>& flags);
 
-// `text` as a JSON string with its quotes; bytes that are no valid UTF-8 become U+FFFD.
-std::string json_quote(std::string_view text);
-
 }  // namespace attune::base

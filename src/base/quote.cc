@@ -1,6 +1,6 @@
-#include <cstdio>
+#include "base/quote.h"
 
-#include "base/flags.h"
+#include <cstdio>
 
 namespace attune::base {
 namespace {

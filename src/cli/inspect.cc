@@ -225,8 +225,7 @@ int run_inspect(const Args& args) {
   const Usage usage{"inspect", "[PATH]",
                     "Shows metadata and tensors of a GGUF file, a safetensors file or a model "
                     "folder\n(--model unless a PATH is given).",
-                    1,
-                    false};
+                    1, false};
   if (auto code = read_command_line(
           usage, args, {{"full", &full, "attune inspect", "", "whole strings and arrays"}}, call))
     return *code;

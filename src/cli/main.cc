@@ -20,6 +20,10 @@ int run_settings_doc(const Args&) {
 }
 
 constexpr Command kCommands[] = {
+    {"serve", "serve a model over HTTP", run_serve},
+    {"generate", "continue a text", run_generate},
+    {"chat", "talk with a model in the terminal", run_chat},
+    {"explain", "show which backends and types would be used, and why", run_explain},
     {"inspect", "show what is in a GGUF or safetensors model", run_inspect},
     {"version", "print the version", run_version},
     {"settings-doc", "print docs/settings.md", run_settings_doc},

@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/quote.h"
 
 namespace attune::resolve {
 
 using attention::Capabilities;
 using attention::Phase;
 using base::cat;
+using base::json_quote;
 using tensor::DType;
 
 namespace {
@@ -34,6 +36,7 @@ class Resolver {
       : model_(model), device_(device), options_(options), backends_(backends) {}
 
   Resolution run() {
+    out_.device = device_.name;
     choose_dtypes();
     out_.page_size = options_.page_size;
     for (Phase phase : kPhases) choose(phase);
@@ -188,15 +191,6 @@ class Resolver {
   Resolution out_;
 };
 
-std::string quote(const std::string& s) {
-  std::string out = "\"";
-  for (char c : s) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out + "\"";
-}
-
 }  // namespace
 
 Resolution resolve(const ModelTraits& model, const DeviceTraits& device, const Options& options,
@@ -205,31 +199,32 @@ Resolution resolve(const ModelTraits& model, const DeviceTraits& device, const O
 }
 
 std::string to_json(const Resolution& r) {
-  std::string out = cat("{\"hybrid\":", r.hybrid ? "true" : "false");
+  std::string out =
+      cat("{\"device\":", json_quote(r.device), ",\"hybrid\":", r.hybrid ? "true" : "false");
   for (Phase phase : kPhases) {
     out += cat(",\"", attention::phase_name(phase), "\":{\"candidates\":[");
     const auto& list = r.of(phase);
-    for (size_t i = 0; i < list.size(); ++i) out += (i ? "," : "") + quote(list[i].backend);
+    for (size_t i = 0; i < list.size(); ++i) out += (i ? "," : "") + json_quote(list[i].backend);
     out += "]}";
   }
   out += cat(",\"page_size\":", r.page_size,
-             ",\"dtype\":", quote(tensor::dtype_name(r.activation_dtype)),
-             ",\"kv_cache_dtype\":", quote(tensor::dtype_name(r.kv_dtype)),
-             ",\"kv_layout\":", quote(r.kv_layout), ",\"refused\":[");
+             ",\"dtype\":", json_quote(tensor::dtype_name(r.activation_dtype)),
+             ",\"kv_cache_dtype\":", json_quote(tensor::dtype_name(r.kv_dtype)),
+             ",\"kv_layout\":", json_quote(r.kv_layout), ",\"refused\":[");
   for (size_t i = 0; i < r.refused.size(); ++i)
-    out += cat(i ? "," : "", "{\"backend\":", quote(r.refused[i].backend),
-               ",\"phase\":", quote(attention::phase_name(r.refused[i].phase)),
-               ",\"why\":", quote(r.refused[i].why), "}");
+    out += cat(i ? "," : "", "{\"backend\":", json_quote(r.refused[i].backend),
+               ",\"phase\":", json_quote(attention::phase_name(r.refused[i].phase)),
+               ",\"why\":", json_quote(r.refused[i].why), "}");
   out += "],\"reasons\":[";
   for (size_t i = 0; i < r.reasons.size(); ++i)
-    out += cat(i ? "," : "", "{\"rule\":", quote(r.reasons[i].rule),
-               ",\"text\":", quote(r.reasons[i].text), "}");
+    out += cat(i ? "," : "", "{\"rule\":", json_quote(r.reasons[i].rule),
+               ",\"text\":", json_quote(r.reasons[i].text), "}");
   out += "],\"conflicts\":[";
   for (size_t i = 0; i < r.conflicts.size(); ++i) {
     const Conflict& c = r.conflicts[i];
     out += cat(i ? "," : "", "{\"flags\":[");
-    for (size_t k = 0; k < c.flags.size(); ++k) out += (k ? "," : "") + quote(c.flags[k]);
-    out += cat("],\"text\":", quote(c.text), ",\"mend\":", quote(c.mend), "}");
+    for (size_t k = 0; k < c.flags.size(); ++k) out += (k ? "," : "") + json_quote(c.flags[k]);
+    out += cat("],\"text\":", json_quote(c.text), ",\"mend\":", json_quote(c.mend), "}");
   }
   return out + "]}";
 }
@@ -240,6 +235,7 @@ std::string to_table(const Resolution& r) {
     key.resize(16, ' ');
     out += "  " + key + value + "\n";
   };
+  line("device", r.device);
   for (Phase phase : kPhases) {
     std::string value;
     for (const Candidate& c : r.of(phase))

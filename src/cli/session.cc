@@ -1,0 +1,116 @@
+#include "cli/session.h"
+
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <iterator>
+
+#include "base/log.h"
+#include "formats/json.h"
+
+namespace attune::cli {
+namespace {
+
+using base::cat;
+
+// Where the vocabulary lies: beside a config.json when that is what --model names.
+std::string tokenizer_path(const Options& options) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const std::string& model = options.model;
+  size_t slash = model.rfind('/');
+  if (model.ends_with(".json")) return slash == std::string::npos ? "." : model.substr(0, slash);
+  return model;
+}
+
+// As templates name them; a token that the model lacks is left out.
+text::SpecialTokens special_tokens(const text::Tokenizer& tokenizer) {
+  text::SpecialTokens tokens;
+  auto add = [&](const char* name, std::optional<TokenId> id) {
+    if (id) tokens.emplace_back(name, tokenizer.token_text(*id));
+  };
+  add("bos_token", tokenizer.bos_id());
+  add("eos_token", tokenizer.eos_id());
+  add("pad_token", tokenizer.pad_id());
+  add("unk_token", tokenizer.unk_id());
+  return tokens;
+}
+
+Status load_text(const Options& options, Session& session) {
+  auto tokenizer = text::Tokenizer::load(tokenizer_path(options));
+  if (!tokenizer.ok()) {
+    return tokenizer.status().with_context(options.tokenizer.empty()
+                                               ? "the model's tokenizer (--tokenizer names another)"
+                                               : "--tokenizer");
+  }
+  session.tokenizer = *tokenizer;
+  std::string source = session.tokenizer->chat_template();
+  if (!options.chat_template.empty()) {
+    std::ifstream file(options.chat_template, std::ios::binary);
+    source.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file) return not_found(cat("--chat-template: cannot read ", options.chat_template));
+  }
+  if (source.empty()) return {};
+  auto compiled = text::ChatTemplate::compile(source, special_tokens(*session.tokenizer));
+  if (!compiled.ok()) {
+    return compiled.status().with_context(
+        options.chat_template.empty() ? "the model's chat template (--chat-template names another)"
+                                      : "--chat-template");
+  }
+  session.chat_template.emplace(std::move(*compiled));
+  return {};
+}
+
+std::string candidates(const formats::Json& resolution, const char* phase) {
+  const formats::Json* entry = resolution.find(phase);
+  const formats::Json* list = entry ? entry->find("candidates") : nullptr;
+  std::string text;
+  if (!list || !list->is_array()) return text;
+  for (const formats::Json& name : list->as_array())
+    text += (text.empty() ? "" : ", then ") + name.as_string();
+  return text;
+}
+
+std::string text_of(const formats::Json& object, const char* key) {
+  const formats::Json* value = object.find(key);
+  return value && value->is_string() ? value->as_string() : "";
+}
+
+}  // namespace
+
+Result<Session> load_session(const Options& options) {
+  struct stat info {};
+  if (stat(options.model.c_str(), &info) != 0) {
+    const bool is_default = options.model == Options().model;
+    return not_found(
+        cat("--model: there is no ", options.model, is_default ? "; `make build` fetches it" : ""));
+  }
+  Session session;
+  auto text = std::async(std::launch::async, [&] { return load_text(options, session); });
+  auto engine = Engine::create(options);
+  Status status = text.get();
+  if (!engine.ok()) return engine.status();
+  if (!status.ok()) return status;
+  session.engine = std::move(*engine);
+  return session;
+}
+
+std::string describe(const Engine& engine) {
+  const ModelInfo& model = engine.model();
+  EngineStats stats = engine.stats();
+  auto parsed = formats::parse_json(engine.resolution_json());
+  const formats::Json resolution = parsed.ok() ? *parsed : formats::Json();
+  char parameters[32];
+  std::snprintf(parameters, sizeof(parameters), "%.1f M", double(model.parameters) / 1e6);
+  return cat("  model      ", model.name, " (", model.architecture, ", ", parameters,
+             " parameters, ", model.weight_format, ", context of ", model.max_model_len,
+             " tokens)\n", "  device     ", text_of(resolution, "device"), ", ",
+             text_of(resolution, "dtype"), "\n",
+             "  attention  prefill: ", candidates(resolution, "prefill"),
+             "; decode: ", candidates(resolution, "decode"), "\n", "  KV cache   ",
+             int64_t{stats.total_pages} * stats.page_size, " tokens in pages of ", stats.page_size,
+             ", ", text_of(resolution, "kv_cache_dtype"), "\n");
+}
+
+}  // namespace attune::cli
