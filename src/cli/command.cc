@@ -114,6 +114,32 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
   return std::nullopt;
 }
 
+int dispatch(std::string_view program, std::span<const Command> commands, const Args& args) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (!args.empty() && args[0] == command.name)
+      return command.run({args.begin() + 1, args.end()});
+    names.emplace_back(command.name);
+  }
+  const bool help = !args.empty() && (args[0] == "--help" || args[0] == "-h" || args[0] == "help");
+  if (!args.empty() && !help) {
+    return report(invalid_argument(base::cat(program, " has no command '", args[0], "'",
+                                             base::did_you_mean(args[0], names), "; ", program,
+                                             " --help lists all")),
+                  asks_for_json(args));
+  }
+  std::FILE* out = help ? stdout : stderr;
+  std::string text = base::cat("usage: ", program, " COMMAND [FLAGS]\n\n");
+  for (const Command& command : commands) {
+    std::string name = command.name;
+    name.resize(14, ' ');
+    text += base::cat("  ", name, command.summary, "\n");
+  }
+  std::fputs(base::cat(text, "\n", program, " COMMAND --help lists a command's flags.\n").c_str(),
+             out);
+  return help ? kExitOk : kExitUsage;
+}
+
 int report(const Status& status, bool json) {
   if (status.ok()) return kExitOk;
   if (json) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,9 @@ struct Command {
   const char* summary;  // one line of `attune --help`
   int (*run)(const Args& args);
 };
+
+// Runs the command that args[0] names with the rest, or tells which there are.
+int dispatch(std::string_view program, std::span<const Command> commands, const Args& args);
 
 int run_serve(const Args& args);
 int run_generate(const Args& args);

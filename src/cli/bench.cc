@@ -1,0 +1,68 @@
+// attune bench: measurements of the engine in process, and of any server over HTTP.
+#include <charconv>
+#include <cstdio>
+
+#include "base/log.h"
+#include "bench/latency.h"
+#include "cli/command.h"
+
+namespace attune::cli {
+namespace {
+
+Result<std::vector<int32_t>> parse_batch_sizes(const std::vector<std::string>& texts) {
+  std::vector<int32_t> sizes;
+  for (const std::string& text : texts) {
+    int32_t size = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || end != text.data() + text.size() || size < 1) {
+      return invalid_argument(
+          base::cat("--batch-sizes: '", text, "' is not a whole number 1 or more"));
+    }
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+Status latency(const Invocation& call, const bench::LatencyConfig& config) {
+  ATTUNE_ASSIGN_OR_RETURN(auto engine, Engine::create(call.settings.options()));
+  ATTUNE_ASSIGN_OR_RETURN(auto rows, bench::run_latency(*engine, config));
+  if (!call.json) std::printf("%s\n", bench::to_table(rows).c_str());
+  for (const bench::LatencyRow& row : rows) {
+    if (call.json) std::printf("%s\n", bench::to_json(row).c_str());
+  }
+  return {};
+}
+
+int run_latency(const Args& args) {
+  bench::LatencyConfig config;
+  std::vector<std::string> batch_sizes = {"1"};
+  const char* group = "Benchmark";
+  const std::vector<base::Flag> flags = {
+      {"batch-sizes", &batch_sizes, group, "N,...", "sequences at a time, one row each"},
+      {"input-len", &config.input_len, group, "TOKENS", "tokens of each prompt", {.min = 1}},
+      {"output-len", &config.output_len, group, "TOKENS", "tokens generated for each", {.min = 1}},
+      {"repeats", &config.repeats, group, "N", "runs of each row; medians are told", {.min = 1}},
+      {"seed", &config.seed, group, "N", "of the prompts' random ids"},
+  };
+  Invocation call;
+  const Usage usage{"bench latency", "",
+                    "Times prompts and decode steps of one batch after another, in process.\nWith "
+                    "--json one object a line."};
+  if (auto code = read_command_line(usage, args, flags, call)) return *code;
+  auto sizes = parse_batch_sizes(batch_sizes);
+  if (!sizes.ok()) return report(sizes.status(), call.json);
+  config.batch_sizes = *sizes;
+  return report(latency(call, config), call.json);
+}
+
+constexpr Command kBenches[] = {
+    {"latency", "prompts and decode steps, in process", run_latency},
+};
+
+}  // namespace
+
+int run_bench(const Args& args) {
+  return dispatch("attune bench", kBenches, args);
+}
+
+}  // namespace attune::cli
