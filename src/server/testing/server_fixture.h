@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,8 @@ inline Json parse(const std::string& text) {
 inline Json at(const Json& json) {
   return json;
 }
+template <typename... Rest>
+Json at(const Json& json, int index, Rest... rest);
 template <typename... Rest>
 Json at(const Json& json, const char* key, Rest... rest) {
   const Json* found = json.find(key);
