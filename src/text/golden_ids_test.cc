@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "formats/json.h"
@@ -46,6 +47,12 @@ const std::vector<std::string>& golden_strings() {
     return out;
   }();
   return strings;
+}
+
+// GoogleTest takes no hyphens.
+std::string test_name(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 
 // Per string: a count and the ids, LEB128.
@@ -151,11 +158,38 @@ INSTANTIATE_TEST_SUITE_P(
                     Vocabulary{"deepseek-v3", kVocabs + "ggml-vocab-deepseek-llm.gguf",
                                "deepseek-v3"},
                     Vocabulary{"llama-spm", kVocabs + "ggml-vocab-llama-spm.gguf"}),
-    [](auto& info) {
-      std::string name = info.param.name;
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+    [](auto& info) { return test_name(info.param.name); });
+
+// The vectors that come with the vocabularies: texts in NAME.gguf.inp, ids in NAME.gguf.out.
+class Vectors : public testing::TestWithParam<std::string> {};
+
+TEST_P(Vectors, EqualTheReferenceTokenizers) {
+  const std::string gguf = kVocabs + "ggml-vocab-" + GetParam() + ".gguf";
+  if (!std::filesystem::exists(gguf + ".inp")) {
+    GTEST_SKIP() << gguf << ".inp is absent; `make test` fetches it";
+  }
+  auto loaded = Tokenizer::load(gguf);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  const std::string texts = read_file(gguf + ".inp"), separator = "\n__ggml_vocab_test__\n";
+  std::istringstream lines(read_file(gguf + ".out"));
+  int count = 0;
+  for (size_t at = 0, end; (end = texts.find(separator, at)) != std::string::npos;
+       at = end + separator.size(), ++count) {
+    std::string line;
+    std::getline(lines, line);
+    std::istringstream numbers(line);
+    const std::vector<TokenId> expected(std::istream_iterator<TokenId>(numbers), {});
+    const std::string text = texts.substr(at, end - at);
+    EXPECT_EQ((*loaded)->encode(text, {.add_special_tokens = false}), expected) << text;
+  }
+  EXPECT_GE(count, 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Vectors,
+                         testing::Values("gpt-2", "llama-bpe", "qwen2", "qwen35", "deepseek-llm",
+                                         "deepseek-coder", "starcoder", "refact", "command-r",
+                                         "mpt", "llama-spm", "phi-3"),
+                         [](auto& info) { return test_name(info.param); });
 
 class SmallGoldenIds : public testing::TestWithParam<std::string> {};
 
@@ -177,11 +211,7 @@ INSTANTIATE_TEST_SUITE_P(, SmallGoldenIds,
                          testing::Values("o200k", "merged-with-next", "punctuation", "prefix-space",
                                          "llama2-legacy", "metaspace-first", "metaspace-split",
                                          "regex-replace", "whitespace-unk"),
-                         [](auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace attune::text

@@ -146,5 +146,25 @@ TEST(Presets, AreSortedAndCompile) {
   EXPECT_EQ(find_pre_tokenizer_preset("default"), nullptr);
 }
 
+// Quadratic steps would take minutes, and a match given up would leave one piece.
+TEST(Presets, LongRunsTakeLinearTime) {
+  for (const char* name : {"deepseek-coder", "deepseek-llm", "deepseek-v3", "gpt-4o", "tekken"}) {
+    for (const char* part :
+         {"A", "a", "\u4F60", " ", "\n", "1", "!", "\u0301", "Ab", "\u3000", " a", "\r\n "}) {
+      std::string text;
+      while (text.size() < 200'000) text += part;
+      text += "z!";
+      Pieces pieces = {text};
+      for (const std::string& regex : find_pre_tokenizer_preset(name)->regexes) {
+        apply_split(*split_by_regex(regex), pieces);
+      }
+      size_t total = 0;
+      for (auto piece : pieces) total += piece.size();
+      EXPECT_EQ(total, text.size());
+      EXPECT_EQ(pieces.back(), "!") << name << ": " << part;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attune::text
