@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 #include <random>
 
@@ -153,6 +153,12 @@ TEST(BugJ05, StringLengthBeyondTheFile) {
   }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kMutations = 5'000;  // tests/fuzz goes on from here
+#else
+constexpr int kMutations = 1'000'000;
+#endif
+
 // A million mutations of a small file: none may crash, hang, or allocate beyond what the file pays
 // for.
 TEST(BugJ05, MutationsStayWithinTheFilesMeans) {
@@ -162,8 +168,7 @@ TEST(BugJ05, MutationsStayWithinTheFilesMeans) {
   GgufBytes file(0, 0);
   file.bytes = whole;
   size_t accepted = 0;
-  const int rounds = 1'000'000;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < kMutations; ++i) {
     const size_t at = random() % header;
     const char old = file.bytes[at];
     file.bytes[at] = char(random());
@@ -174,7 +179,7 @@ TEST(BugJ05, MutationsStayWithinTheFilesMeans) {
     file.bytes[at] = old;
   }
   EXPECT_GT(accepted, 0u);
-  EXPECT_LT(accepted, size_t(rounds));
+  EXPECT_LT(accepted, size_t(kMutations));
 }
 
 TEST(BugJ07, HugeCountsEndAtOnce) {
@@ -196,11 +201,11 @@ TEST(BugJ10, LargeVocabularyOpensFast) {
   for (int i = 0; i < kTokens; ++i) file.str("to ken" + std::to_string(i));
   file.key("tokenizer.ggml.scores", 9).put(6u).put(uint64_t{kTokens});
   file.bytes.resize(file.bytes.size() + kTokens * 4);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Result<GgufFile> g = GgufFile::parse(file.span(), "f");
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  const double cpu_seconds = double(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(g.ok()) << g.status().to_string();
-  EXPECT_LT(taken.count(), 0.5);  // a few milliseconds without sanitizers
+  EXPECT_LT(cpu_seconds, 1.0);  // a few milliseconds without sanitizers
   EXPECT_EQ(g->get_strings("tokenizer.ggml.tokens")->size(), size_t(kTokens));
   EXPECT_EQ(g->get_floats("tokenizer.ggml.scores")->size(), size_t(kTokens));
 }

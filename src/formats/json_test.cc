@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <cmath>
+#include <ctime>
 #include <limits>
 #include <string>
 
@@ -156,9 +157,9 @@ TEST(Json, LargeObjectsParseInTime) {
   for (int i = 0; i < 150'000; ++i)
     text += (i ? ",\"token" : "\"token") + std::to_string(i) + "\":" + std::to_string(i);
   text += "}";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Json j = parsed(text);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(double(std::clock() - start) / CLOCKS_PER_SEC, 2.0);
   EXPECT_EQ(j.as_object().size(), 150'000u);
 }
 
