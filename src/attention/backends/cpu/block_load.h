@@ -90,15 +90,22 @@ ATTUNE_SIMD void transpose_4x8(const char* const* rows, int32_t d, float* kt, in
 }
 
 // kt[d][key] for n keys of `dim` elements; columns beyond n, up to a multiple of 8, repeat the last
-// key.
+// key. Meanwhile reads ahead in `next`, [kBlock] rows or null: pages lie anywhere, so the hardware
+// does not see the next one coming, and a burst of prefetches would wait instead of overlap.
 template <tensor::DType kType>
-void transpose_keys_of(const char* const* rows, int n, int32_t dim, float* kt) {
+void transpose_keys_of(const char* const* rows, const char* const* next, int n, int32_t dim,
+                       float* kt) {
+  constexpr int kPerLine = kType == tensor::DType::kF32 ? 16 : 32;
   for (int k = 0; k < n; k += 8) {
     const char* eight[8];
     for (int i = 0; i < 8; ++i) eight[i] = rows[k + i < n ? k + i : n - 1];
     int32_t d = 0;
-    for (; d + 4 <= dim; d += 4)
+    for (; d + 4 <= dim; d += 4) {
+      if (next && d % kPerLine == 0)
+        for (int i = 0; i < 8; ++i)
+          _mm_prefetch(next[k + i] + int64_t{d} * (64 / kPerLine), _MM_HINT_T0);
       transpose_4x8<kType>(eight, d, kt + int64_t{d} * kBlock + k, kBlock);
+    }
     for (; d < dim; ++d) {
       for (int i = 0; i < 8; ++i) {
         float value;
@@ -109,15 +116,15 @@ void transpose_keys_of(const char* const* rows, int n, int32_t dim, float* kt) {
   }
 }
 
-inline void transpose_keys(const char* const* rows, int n, tensor::DType dtype, int32_t dim,
-                           float* kt) {
+inline void transpose_keys(const char* const* rows, const char* const* next, int n,
+                           tensor::DType dtype, int32_t dim, float* kt) {
   switch (dtype) {
     case tensor::DType::kF32:
-      return transpose_keys_of<tensor::DType::kF32>(rows, n, dim, kt);
+      return transpose_keys_of<tensor::DType::kF32>(rows, next, n, dim, kt);
     case tensor::DType::kBF16:
-      return transpose_keys_of<tensor::DType::kBF16>(rows, n, dim, kt);
+      return transpose_keys_of<tensor::DType::kBF16>(rows, next, n, dim, kt);
     default:
-      return transpose_keys_of<tensor::DType::kF16>(rows, n, dim, kt);
+      return transpose_keys_of<tensor::DType::kF16>(rows, next, n, dim, kt);
   }
 }
 

@@ -17,6 +17,12 @@ constexpr int32_t padded(int32_t n) {
   return (n + kLanes - 1) / kLanes * kLanes;
 }
 
+// Where the keys of a block lie: K and V of one head and token each.
+struct KeyRows {
+  const char* k[kBlock];
+  const char* v[kBlock];
+};
+
 // Softmax state of all rows: maximum, sum, and the weighted sum of V, not yet divided.
 struct State {
   float *m, *l, *acc;
@@ -28,9 +34,8 @@ struct Scratch {
   State split, total;
   uint64_t* words;       // [kMaxRows] of each query's tree, windows applied
   int32_t *low, *high;   // [kMaxRows] keys [low, high) of each query
-  const char** k_bytes;  // [kBlock]
-  const char** v_bytes;
-  const float** v_rows;
+  KeyRows* rows;         // [2] of this block and of the next one
+  const float** v_rows;  // [kBlock]
 
   // Returns the bytes; base may be null to learn them.
   static int64_t carve(char* base, int32_t qk_dim, int32_t v_dim, Scratch* s) {
@@ -53,8 +58,7 @@ struct Scratch {
     take(&s->words, kMaxRows);
     take(&s->low, kMaxRows);
     take(&s->high, kMaxRows);
-    take(&s->k_bytes, kBlock);
-    take(&s->v_bytes, kBlock);
+    take(&s->rows, 2);
     take(&s->v_rows, kBlock);
     return at;
   }
@@ -166,19 +170,29 @@ class TileRun {
     if (end > high) end = high;
     if (begin >= end) return false;
     clear(s_.split);
-    for (int32_t b = begin; b < end; b += kBlock) run_block(b, b + kBlock < end ? kBlock : end - b);
+    KeyRows *rows = s_.rows, *next = s_.rows + 1;
+    locate(begin, end - begin < kBlock ? end - begin : kBlock, rows);
+    for (int32_t b = begin; b < end; b += kBlock) {
+      const int n = end - b < kBlock ? end - b : kBlock;
+      const int left = end - b - n;
+      if (left > 0) locate(b + n, left < kBlock ? left : kBlock, next);
+      run_block(b, n, *rows, left > 0 ? next : nullptr);
+      KeyRows* done = rows;
+      rows = next;
+      next = done;
+    }
     return true;
   }
 
   // Keys [b, b + n). Nothing beyond them is read: what lies there may be anything.
-  void run_block(int32_t b, int n) {
+  void run_block(int32_t b, int n, const KeyRows& rows_at, const KeyRows* next) {
     // Rows without a key here at either end are left out; high and low never fall with the query,
     // except in trees, whose rows all reach to the end.
     int32_t first = 0, last = t_.num_q;
     while (first < last && s_.high[first] <= b) ++first;
     while (last > first && s_.low[last - 1] >= b + n) --last;
     if (first == last) return;
-    load_keys(b, n);
+    load_keys(n, rows_at, next);
     const int32_t row = first * heads_, rows = (last - first) * heads_;
     score(row, rows, n);
     // Queries [full, full_end) see all of the block, and are weighed together.
@@ -187,7 +201,7 @@ class TileRun {
     int32_t full_end = full;
     while (full_end < last && sees_all(full_end, b, n)) ++full_end;
     softmax(full * heads_, (full_end - full) * heads_, 0, n);
-    weigh(full * heads_, (full_end - full) * heads_, 0, n);
+    weigh(full * heads_, (full_end - full) * heads_, 0, n, next);
     for (int32_t q = first; q < last; ++q) {
       if (q >= full && q < full_end) continue;
       const int begin = s_.low[q] > b ? s_.low[q] - b : 0;
@@ -195,7 +209,7 @@ class TileRun {
       if (begin >= end) continue;
       if (t_.tree_mask) hide(q, b, n);
       softmax(q * heads_, heads_, begin, end);
-      weigh(q * heads_, heads_, begin, end);
+      weigh(q * heads_, heads_, begin, end, nullptr);
     }
   }
 
@@ -214,7 +228,8 @@ class TileRun {
     }
   }
 
-  void load_keys(int32_t b, int n) {
+  // Rows beyond n repeat the last one, for whoever reads ahead.
+  void locate(int32_t b, int n, KeyRows* rows) const {
     const int64_t k_head = int64_t{t_.kv_head} * kv_.k_head_stride;
     const int64_t v_head = kv_.v_offset + int64_t{t_.kv_head} * kv_.v_head_stride;
     for (int i = 0; i < n;) {
@@ -223,18 +238,25 @@ class TileRun {
           static_cast<const char*>(kv_.base) + int64_t{t_.slots[page]} * kv_.page_stride;
       const int run = kv_.page_size - offset < n - i ? kv_.page_size - offset : n - i;
       for (int j = 0; j < run; ++j, ++i) {
-        s_.k_bytes[i] = base + k_head + int64_t{offset + j} * kv_.k_token_stride;
-        s_.v_bytes[i] = base + v_head + int64_t{offset + j} * kv_.v_token_stride;
+        rows->k[i] = base + k_head + int64_t{offset + j} * kv_.k_token_stride;
+        rows->v[i] = base + v_head + int64_t{offset + j} * kv_.v_token_stride;
       }
     }
-    transpose_keys(s_.k_bytes, n, kv_.dtype, kv_.k_dim, s_.kt);
+    for (int i = n; i < kBlock; ++i) {
+      rows->k[i] = rows->k[n - 1];
+      rows->v[i] = rows->v[n - 1];
+    }
+  }
+
+  void load_keys(int n, const KeyRows& rows, const KeyRows* next) {
+    transpose_keys(rows.k, next ? next->k : nullptr, n, kv_.dtype, kv_.k_dim, s_.kt);
     if (kv_.dtype == DType::kF32 && stride_ == kv_.v_dim) {
-      for (int i = 0; i < n; ++i) s_.v_rows[i] = reinterpret_cast<const float*>(s_.v_bytes[i]);
+      for (int i = 0; i < n; ++i) s_.v_rows[i] = reinterpret_cast<const float*>(rows.v[i]);
       return;
     }
     for (int i = 0; i < n; ++i) {
       float* to = s_.v + i * stride_;
-      load_row(s_.v_bytes[i], kv_.dtype, 0, kv_.v_dim, to);
+      load_row(rows.v[i], kv_.dtype, 0, kv_.v_dim, to);
       for (int32_t d = kv_.v_dim; d < stride_; ++d) to[d] = 0.0f;
       s_.v_rows[i] = to;
     }
@@ -261,11 +283,15 @@ class TileRun {
           softmax_row(s_.scores + r * kBlock, begin, end, s_.split.m + r, s_.split.l + r);
   }
 
-  void weigh(int32_t row, int32_t rows, int begin, int end) {
+  // Meanwhile the first rows read ahead in V of the next block.
+  void weigh(int32_t row, int32_t rows, int begin, int end, const KeyRows* next) {
+    const int64_t elem = kv_.dtype == DType::kF32 ? 4 : 2;
     for_row_groups(rows, [&]<int MR>(int32_t r) {
-      value_rows<MR, kWidth<MR>>(s_.scores + (row + r) * kBlock, s_.v_rows, begin, end,
-                                 s_.correction + row + r, s_.split.acc + int64_t{row + r} * stride_,
-                                 stride_, 0);
+      value_rows<MR, kWidth<MR>>(
+          {s_.scores + (row + r) * kBlock, s_.v_rows, begin, end, s_.correction + row + r,
+           s_.split.acc + int64_t{row + r} * stride_, stride_, next && r == 0 ? next->v : nullptr,
+           elem},
+          0);
     });
   }
 

@@ -18,6 +18,27 @@ namespace simd = ops::simd;
 
 #define ATTUNE_UNROLL _Pragma("GCC unroll 16")
 
+// acc[r][v] += x(r) * y(v). The side with fewer operands is read once and kept, since registers are
+// short: 3 x 4 accumulators, 3 kept and 1 passing are all 16 of AVX2.
+template <int MR, int NV, typename X, typename Y>
+ATTUNE_SIMD void add_outer_product(Vec (&acc)[MR][NV], X x, Y y) {
+  if constexpr (MR < NV) {
+    Vec kept[MR];
+    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) kept[r] = x(r);
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) {
+      const Vec passing = y(v);
+      ATTUNE_UNROLL for (int r = 0; r < MR; ++r) acc[r][v] = simd::fma(kept[r], passing, acc[r][v]);
+    }
+  } else {
+    Vec kept[NV];
+    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) kept[v] = y(v);
+    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+      const Vec passing = x(r);
+      ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::fma(passing, kept[v], acc[r][v]);
+    }
+  }
+}
+
 // Row r's scores of NV vectors of keys: S[r][j] = sum_d Q[r][d] * Kt[d][j], d ascending.
 template <int MR, int NV>
 ATTUNE_SIMD void score_block(const float* q, int32_t dim, const float* kt, float* s) {
@@ -25,41 +46,49 @@ ATTUNE_SIMD void score_block(const float* q, int32_t dim, const float* kt, float
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::zero();
   }
-  for (int32_t d = 0; d < dim; ++d) {
-    Vec k[NV];
-    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) k[v] = simd::load(kt + d * kBlock + v * kLanes);
-    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
-      const Vec x = simd::set1(q[r * dim + d]);
-      ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::fma(x, k[v], acc[r][v]);
-    }
-  }
+  for (int32_t d = 0; d < dim; ++d)
+    add_outer_product(
+        acc, [&](int r) __attribute__((always_inline)) { return simd::set1(q[r * dim + d]); },
+        [&](int v)
+            __attribute__((always_inline)) { return simd::load(kt + d * kBlock + v * kLanes); });
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) simd::store(s + r * kBlock + v * kLanes, acc[r][v]);
   }
 }
 
+struct ValueArgs {
+  const float* p;              // weights, row stride kBlock
+  const float* const* v_rows;  // by key
+  int begin, end;              // keys
+  const float* correction;     // by row
+  float* o;                    // row stride `stride`
+  int32_t stride;
+  const char* const* next;  // V rows to read ahead, or null; of `elem` bytes an element
+  int64_t elem;
+};
+
 // O[r][j] = O[r][j] * correction[r] + sum_k P[r][k] * V[k][j], k ascending in [begin, end).
 template <int MR, int NV>
-ATTUNE_SIMD void value_block(const float* p, const float* const* v_rows, int begin, int end,
-                             const float* correction, float* o, int32_t stride, int32_t column) {
+ATTUNE_SIMD void value_block(const ValueArgs& a, int32_t column) {
   Vec acc[MR][NV];
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
-    const Vec c = simd::set1(correction[r]);
+    const Vec c = simd::set1(a.correction[r]);
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] =
-        simd::load(o + r * stride + column + v * kLanes) * c;
+        simd::load(a.o + r * a.stride + column + v * kLanes) * c;
   }
-  for (int k = begin; k < end; ++k) {
+  const float *p = a.p, *const *v_rows = a.v_rows;
+  for (int k = a.begin; k < a.end; ++k) {
+    if (a.next)
+      for (int64_t at = 0; at < NV * kLanes * a.elem; at += 64)
+        _mm_prefetch(a.next[k] + column * a.elem + at, _MM_HINT_T0);
     const float* row = v_rows[k] + column;
-    Vec x[NV];
-    ATTUNE_UNROLL for (int v = 0; v < NV; ++v) x[v] = simd::load(row + v * kLanes);
-    ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
-      const Vec w = simd::set1(p[r * kBlock + k]);
-      ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] = simd::fma(w, x[v], acc[r][v]);
-    }
+    add_outer_product(
+        acc, [&](int r) __attribute__((always_inline)) { return simd::set1(p[r * kBlock + k]); },
+        [&](int v) __attribute__((always_inline)) { return simd::load(row + v * kLanes); });
   }
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v)
-        simd::store(o + r * stride + column + v * kLanes, acc[r][v]);
+        simd::store(a.o + r * a.stride + column + v * kLanes, acc[r][v]);
   }
 }
 
@@ -79,13 +108,10 @@ void score_rows(const float* q, int32_t dim, const float* kt, int vectors, float
 }
 
 template <int MR, int NV>
-void value_rows(const float* p, const float* const* v_rows, int begin, int end,
-                const float* correction, float* o, int32_t stride, int32_t column) {
-  for (; column + NV * kLanes <= stride; column += NV * kLanes)
-    value_block<MR, NV>(p, v_rows, begin, end, correction, o, stride, column);
+void value_rows(const ValueArgs& a, int32_t column) {
+  for (; column + NV * kLanes <= a.stride; column += NV * kLanes) value_block<MR, NV>(a, column);
   if constexpr (NV > 1)
-    if (column < stride)
-      value_rows<MR, NV / 2>(p, v_rows, begin, end, correction, o, stride, column);
+    if (column < a.stride) value_rows<MR, NV / 2>(a, column);
 }
 
 // fn.operator()<MR>(first row), in steps of 6 rows and one of the rest.
