@@ -162,10 +162,11 @@ void server_info(Context& context, HttpRequest, ExchangePtr exchange) {
   json.set("status", stage_name(context.stage));
   json.set("model", model_json(context));
   json.set("uptime_seconds", int64_t{std::time(nullptr) - context.started});
-  json.set("max_total_num_tokens", context.token_limit);
+  const EngineStats stats = context.model.engine->stats();
+  json.set("max_total_num_tokens", int64_t{stats.total_pages} * stats.page_size);
   json.set("settings", embedded_json(context.model.settings_json));
   json.set("resolution", embedded_json(context.model.engine->resolution_json()));
-  json.set("stats", stats_json(context.model.engine->stats()));
+  json.set("stats", stats_json(stats));
   respond_json(*exchange, json);
 }
 

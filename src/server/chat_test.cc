@@ -202,6 +202,7 @@ TEST_F(ChatTest, BugG16NothingOfAStopStringIsSent) {
 }
 
 TEST_F(ChatTest, StopStringEndsTheEnginesWorkAndTheCount) {
+  engine.step_seconds = 0.001;
   start();
   say("one END and on and on ", false);
   const Json answer = ask(kPath, chat(R"(,"stop":["END"],"max_tokens":3000)"));

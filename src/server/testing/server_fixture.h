@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,12 @@
 #include "server/testing/client.h"
 #include "server/testing/fake_engine.h"
 #include "text/chat_template.h"
+
+namespace attune::formats {
+inline void PrintTo(const Json& json, std::ostream* out) {  // GoogleTest's name for it
+  *out << json.dump();
+}
+}  // namespace attune::formats
 
 namespace attune::server::testing {
 
