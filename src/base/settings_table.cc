@@ -47,7 +47,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"max-total-tokens", &o.max_total_tokens, "Memory and scheduling", "TOKENS", "size of the KV cache; 0: from --mem-fraction-static", {.min = 0}},
     {"mem-fraction-static", &o.mem_fraction_static, "Memory and scheduling", "SHARE", "share of the memory that is free at start, for weights and KV cache together; 0: chosen", {.min = 0, .max = 1}},
     {"max-running-requests", &o.max_running_requests, "Memory and scheduling", "N", "most requests in one step; 0: chosen", {.min = 0}},
-    {"max-queued-requests", &o.max_queued_requests, "Memory and scheduling", "N", "most requests that wait, more get 503; 0: no bound", {.min = 0}},
+    {"max-queued-requests", &o.max_queued_requests, "Memory and scheduling", "N", "most requests that wait, more get 429; 0: no bound", {.min = 0}},
     {"chunked-prefill-size", &o.chunked_prefill_size, "Memory and scheduling", "TOKENS", "most prompt tokens of one request per step; 0: chosen, -1: whole prompts", {.min = -1}},
     {"max-prefill-tokens", &o.max_prefill_tokens, "Memory and scheduling", "TOKENS", "most prompt tokens per step in all", {.min = 1}},
     {"schedule-policy", &o.schedule_policy, "Memory and scheduling", "", "who goes first: fcfs by arrival, lpm by longest cached prefix", {.choices = {"fcfs", "lpm"}}},
