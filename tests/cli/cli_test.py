@@ -1,0 +1,208 @@
+"""The commands as a person or a script runs them: exit codes, what goes where, the real model.
+
+usage: cli_test.py ATTUNE [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MODEL = ROOT / "build/models/smollm2-135m-instruct-q4_1.gguf"
+GOLDEN = json.loads((ROOT / "tests/golden/smollm2.json").read_text())
+ATTUNE = ""
+
+
+def run(*args, stdin="", env=None, cwd=ROOT):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTUNE_")} | (env or {})
+    return subprocess.run([ATTUNE, *map(str, args)], input=stdin, capture_output=True, text=True, env=environment,
+                          cwd=cwd, timeout=300)
+
+
+class Frame(unittest.TestCase):
+    def test_help_goes_to_standard_output_and_mistakes_to_standard_error(self):
+        listing = run("--help")
+        self.assertEqual((listing.returncode, listing.stderr), (0, ""))
+        for command in ("serve", "generate", "chat", "bench", "explain", "inspect"):
+            self.assertIn(f"\n  {command} ", listing.stdout)
+            help_text = run(*command.split(), "--help")
+            self.assertEqual((help_text.returncode, help_text.stderr), (0, ""), command)
+        for args in ([], ["inspekt"], ["inspect", "--ful"], ["inspect", "a", "b"], ["bench", "nothing"]):
+            result = run(*args)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), args)
+        self.assertIn("did you mean inspect?", run("inspekt").stderr)
+        self.assertIn("did you mean --full?", run("inspect", "--ful").stderr)
+
+    def test_with_json_standard_output_is_json_whatever_happens(self):
+        cases = [
+            (["inspect", "--json", MODEL], 0),
+            (["inspect", "--json", "no-such-file"], 2),
+            (["inspect", "--json", "--page-size", "x"], 2),
+            (["inspect", "--json", ROOT / "README.md"], 1),
+            (["explain", "--json", MODEL, "--attention-backend", "no\"such"], 2),
+            (["explain", "--json", "--model", "no-such-file"], 2),
+            (["generate", "--json", "--model", MODEL], 2),
+            (["serve", "--json", "--model", "no-such-file", "--port", "0"], 2),
+            (["bench", "--json", "nothing"], 2),
+        ]
+        for args, code in cases:
+            result = run(*args)
+            self.assertEqual(result.returncode, code, (args, result.stderr))
+            document = json.loads(result.stdout)
+            self.assertIsInstance(document, dict)
+            if code and args[0] != "explain":
+                self.assertEqual(sorted(document["error"]), ["code", "message"], args)
+
+    def test_a_conflict_names_the_flag_and_the_mend(self):
+        result = run("explain", MODEL, "--attention-backend", "nope")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--attention-backend nope", result.stdout)
+        conflicts = json.loads(run("explain", MODEL, "--json", "--attention-backend", "nope").stdout)["conflicts"]
+        self.assertIn("reference", conflicts[0]["mend"])
+
+    def test_flag_beats_environment_beats_file(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+            config.write('{"dtype": "float32", "page_size": 32, "log_level": "error"}')
+            config.flush()
+            args = ["explain", MODEL, "--json", "--config", config.name]
+            self.assertEqual(json.loads(run(*args).stdout)["page_size"], 32)
+            self.assertEqual(json.loads(run(*args, env={"ATTUNE_PAGE_SIZE": "64"}).stdout)["page_size"], 64)
+            self.assertEqual(json.loads(run(*args, "--page-size", "16", env={"ATTUNE_PAGE_SIZE": "64"}).stdout)["page_size"], 16)
+
+    def test_configuration_files_are_refused_with_the_place(self):
+        for text, told in [('{"page_sise": 1}', "did you mean page_size?"), ('{"page_size": 1', "byte 15"),
+                           ('{"page_size": {}}', "page_size is object"), ("[1]", "no JSON object"),
+                           ('{"port": 99999}', "from 0 to 65535")]:
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+                config.write(text)
+                config.flush()
+                result = run("inspect", MODEL, "--config", config.name)
+                self.assertEqual(result.returncode, 2, text)
+                self.assertIn(told, result.stderr)
+
+    def test_an_environment_name_that_nobody_reads_is_told(self):
+        result = run("inspect", MODEL, env={"ATTUNE_MODEL_PATH": "x", "ATTUNE_DTIPE": "float32"})
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("did you mean ATTUNE_MODEL?", result.stderr)
+        self.assertIn("did you mean ATTUNE_DTYPE?", result.stderr)
+
+
+class Inspect(unittest.TestCase):
+    def test_tells_metadata_and_tensors_of_a_gguf(self):
+        document = json.loads(run("inspect", "--json", MODEL).stdout)
+        self.assertEqual(document["metadata"]["llama.block_count"], 30)
+        self.assertEqual(document["metadata"]["tokenizer.ggml.tokens"]["count"], 49152)
+        self.assertEqual(document["file_bytes"], MODEL.stat().st_size)
+        self.assertEqual(len(document["tensors"]), 272)
+        embedding = next(t for t in document["tensors"] if t["name"] == "token_embd.weight")
+        self.assertEqual((embedding["shape"], embedding["dtype"]), ([49152, 576], "q8_0"))
+        self.assertEqual(document["parameters"], 134515008)
+        self.assertIn("token_embd.weight", run("inspect", MODEL).stdout)
+
+    def test_full_shows_whole_arrays(self):
+        document = json.loads(run("inspect", "--json", "--full", MODEL).stdout)
+        self.assertEqual(len(document["metadata"]["tokenizer.ggml.merges"]["items"]), 48900)
+
+    def test_a_truncated_file_is_refused_with_the_offset(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as broken:
+            broken.write(MODEL.read_bytes()[:100000])
+            broken.flush()
+            result = run("inspect", broken.name)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, r"\d+")
+
+
+class Generate(unittest.TestCase):
+    def test_float32_gives_the_golden_ids_of_every_prompt(self):
+        for golden in GOLDEN["prompts"]:
+            result = run("generate", "--json", "--dtype", "float32", "--ignore-eos", "--max-new-tokens", 32, "--input-ids",
+                         ",".join(map(str, golden["ids"])))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            answer = json.loads(result.stdout)
+            self.assertEqual(answer["output_ids"], golden["greedy"], golden["name"])
+            self.assertEqual((answer["finish_reason"], answer["completion_tokens"]), ("length", 32))
+
+    def test_text_and_ids_are_the_same_prompt(self):
+        golden = GOLDEN["prompts"][0]
+        by_text = json.loads(run("generate", "--json", "--max-new-tokens", 2, "--prompt", golden["text"]).stdout)
+        self.assertEqual(by_text["prompt_ids"], golden["ids"])
+        plain = run("generate", "--max-new-tokens", 2, "--prompt", golden["text"])
+        self.assertEqual(plain.stdout, by_text["text"] + "\n")
+
+    def test_logprobs_come_with_the_tokens(self):
+        answer = json.loads(run("generate", "--json", "--max-new-tokens", 3, "--prompt", "Gravity is", "--top-logprobs", 2).stdout)
+        self.assertEqual([pair[0] for pair in answer["output_logprobs"]], answer["output_ids"])
+        self.assertEqual([len(row) for row in answer["output_top_logprobs"]], [2, 2, 2])
+
+    def test_two_prompts_are_refused(self):
+        result = run("generate", "--prompt", "a", "--input-ids", "1")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+
+
+class Chat(unittest.TestCase):
+    def test_one_answer_a_line_and_the_conversation_goes_on(self):
+        words = "My name is Zoe. Remember it.\nWhat is my name?\n/reset\nWhat is my name?\n"
+        result = run("chat", "--json", "--temperature", "0", "--max-new-tokens", 12, stdin=words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answers = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual([a["role"] for a in answers], ["assistant"] * 3)
+        self.assertIn("Zoe", answers[1]["content"])
+        self.assertNotIn("Zoe", answers[2]["content"])
+
+
+class Serve(unittest.TestCase):
+    def start(self, *args):
+        server = subprocess.Popen([ATTUNE, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, cwd=ROOT)
+        self.addCleanup(lambda: (server.poll() is None and server.kill(), server.communicate()))
+        return server
+
+    def test_the_banners_curl_line_works_and_sigterm_ends_it(self):
+        server = self.start()
+        banner = ""
+        while "messages" not in banner:
+            line = server.stdout.readline()
+            self.assertTrue(line, "the server ended early")
+            banner += line
+        for word in ("model", "device", "prefill:", "decode:", "KV cache", "tokens in pages of 16"):
+            self.assertIn(word, banner)
+        command = banner[banner.index("curl "):].strip().replace("\\\n", " ")
+        body = json.loads(re.search(r"-d '(.*)'", command)[1])
+        url = re.search(r"curl (\S+)", command)[1]
+        request = urllib.request.Request(url, json.dumps(body | {"max_tokens": 4}).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            self.assertTrue(json.load(response)["choices"][0]["message"]["content"])
+        begin = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(timeout=15), 0)
+        self.assertLess(time.monotonic() - begin, 10)
+
+    def test_json_announces_the_port_on_one_line(self):
+        server = self.start("--json")
+        ready = json.loads(server.stdout.readline())
+        self.assertEqual(ready["event"], "ready")
+        with urllib.request.urlopen(f"http://127.0.0.1:{ready['port']}/health", timeout=30) as response:
+            self.assertEqual(response.status, 200)
+
+    def test_an_address_in_use_is_told_before_the_model_loads(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            result = run("serve", "--port", port)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(str(port), result.stderr)
+        self.assertNotIn("loading", result.stderr)
+
+
+if __name__ == "__main__":
+    ATTUNE = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)
