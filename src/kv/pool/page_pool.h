@@ -4,13 +4,14 @@
 // A page is a PageId (logical, stays with the content) and has at most one DeviceSlot (physical).
 // Its device state goes round:
 //
-//   absent --reserve--> reserved --take--> filling --publish--> ready --drop--> absent
-//                          |                  |---drain---> draining --drop--> absent
-//                          '--drop--> absent  '---drop--> absent
+//   absent --reserve--> reserved --take--> filling --publish--> ready --drain--> draining
 //
-// Each arrow is a move of a handle, and only the handle's owner can make it: OwnedPage is what a
-// request or the prefix index holds; losing it frees the page, and there is no other way to free
-// one. Reserving may fail and then changes nothing; everything after it cannot fail.
+// and from each of them back to absent when its handle dies. A filling page may be drained as well.
+//
+// Only the owner of the handle can make a page go on: OwnedPage is what a request or the prefix
+// index holds; losing it frees the page, and there is no other way to free one. Pages that several
+// requests share belong to the index, and each request pins them there (kv/index). Reserving may
+// fail and then changes nothing; everything after it cannot fail.
 //
 // Further tiers (host, storage) get a state each in PageRecord and more PageIds than DeviceSlots;
 // `generation` tells a late completion that its page was freed and given to somebody else.
