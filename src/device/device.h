@@ -21,12 +21,17 @@ enum class CpuIsa : uint8_t { kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
 const char* cpu_isa_name(CpuIsa isa);  // "avx2", "avx512", "avx512_vnni", "avx512_bf16"
 // The highest level that CPUID and XCR0 allow here.
 CpuIsa detect_cpu_isa();
+// Whether this CPU's bf16 dot products beat its float32 ones. AMD's do (Zen 4: 446 against 161
+// GFLOP/s in oneDNN on two cores); on Intel's cores VDPBF16PS has half the issue rate of FMA, so
+// that float32 is both faster and exact (Sapphire Rapids, docs/performance.md).
+bool cpu_bf16_is_fast();
 
 struct DeviceInfo {
   Kind kind = Kind::kCpu;
   std::string name;            // "AMD EPYC ..., avx2, 2 threads"
   int32_t threads = 1;         // CPU only
   CpuIsa isa = CpuIsa::kAvx2;  // CPU only
+  bool fast_bf16 = false;      // CPU only: at this level, see cpu_bf16_is_fast
   int64_t total_memory = 0,
           free_memory = 0;  // bytes; free at creation (MemAvailable, cgroup limit)
 };

@@ -97,7 +97,8 @@ resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
 resolve::DeviceTraits device_traits(const device::DeviceInfo& info) {
   return {.name = info.name,
           .arch = attention::Arch::kCpu,
-          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16};
+          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16,
+          .fast_bf16 = info.fast_bf16};
 }
 
 Result<resolve::Resolution> explain(const Options& options) {

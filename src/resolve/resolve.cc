@@ -62,9 +62,11 @@ class Resolver {
   void choose_dtypes() {
     const std::string& dtype = options_.dtype;
     if (dtype == "auto") {
-      out_.activation_dtype = device_.bf16_products ? DType::kBF16 : DType::kF32;
-      reason("dtype", device_.bf16_products ? "bfloat16: the device has bf16 products"
-                                            : "float32: this CPU has no bf16 products");
+      out_.activation_dtype = device_.fast_bf16 ? DType::kBF16 : DType::kF32;
+      reason("dtype", device_.fast_bf16
+                          ? "bfloat16: the device's bf16 products beat its float32 ones"
+                      : device_.bf16_products ? "float32: this CPU's bf16 products are no faster"
+                                              : "float32: this CPU has no bf16 products");
     } else if (dtype == "bfloat16" && !device_.bf16_products) {
       conflict({"--dtype"}, "--dtype bfloat16 needs bf16 products, which this CPU does not have",
                "use --dtype float32 or auto");

@@ -26,6 +26,7 @@ struct DeviceTraits {
   std::string name;  // for people: "AMD EPYC ..., avx2, 2 threads"
   attention::Arch arch = attention::Arch::kCpu;
   bool bf16_products = false;  // the CPU has bf16 dot products, or this is a GPU
+  bool fast_bf16 = false;      // and they beat float32 ones
 };
 
 // A backend's capabilities, and whether this build can run it.
@@ -53,7 +54,7 @@ struct Conflict {
 };
 
 struct Resolution {
-  std::string device;  // DeviceTraits::name
+  std::string device;                                                    // DeviceTraits::name
   std::array<std::vector<Candidate>, attention::kNumPhases> candidates;  // by Phase, best first
   bool hybrid = false;                                                   // S3
   int32_t page_size = 0;

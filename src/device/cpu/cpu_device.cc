@@ -118,6 +118,7 @@ class CpuDevice final : public Device {
   CpuDevice(int threads, CpuIsa isa) {
     info_.threads = threads;
     info_.isa = isa;
+    info_.fast_bf16 = isa >= CpuIsa::kAvx512Bf16 && cpu_bf16_is_fast();
     info_.name = base::cat(cpu_model_name(), " (", cpu_isa_name(isa), ", ", threads,
                            threads == 1 ? " thread)" : " threads)");
     info_.total_memory = read_number("/proc/meminfo", "MemTotal:") * 1024;

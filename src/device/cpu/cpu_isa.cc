@@ -51,4 +51,11 @@ CpuIsa detect_cpu_isa() {
   return bit(cpuid(7, 1).a, 5) ? CpuIsa::kAvx512Bf16 : CpuIsa::kAvx512Vnni;
 }
 
+bool cpu_bf16_is_fast() {
+  if (detect_cpu_isa() < CpuIsa::kAvx512Bf16) return false;
+  const Regs vendor = cpuid(0, 0);
+  return vendor.b == 0x68747541 && vendor.d == 0x69746e65 &&
+         vendor.c == 0x444d4163;  // AuthenticAMD
+}
+
 }  // namespace attune::device
