@@ -1,0 +1,114 @@
+#include "attention/route.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "attention/registry.h"
+
+namespace attune::attention {
+namespace {
+
+// Serves batches of up to `max_seqs`.
+class PickyBackend final : public Backend {
+ public:
+  PickyBackend(std::string name, int32_t max_seqs) : max_seqs_(max_seqs) {
+    capabilities_.name = std::move(name);
+  }
+  const Capabilities& capabilities() const override { return capabilities_; }
+  Support supports(const Batch& batch) const override {
+    if (batch.num_seqs <= max_seqs_) return {};
+    return {{"more than " + std::to_string(max_seqs_) + " sequences"}};
+  }
+  int64_t workspace_bytes(const Limits&) const override { return 0; }
+  std::unique_ptr<Plan> make_plan(const Limits&, void*) const override { return nullptr; }
+  Status plan(const Batch&, Plan&) const override { return {}; }
+  void plan_on(Plan&, device::Stream&) const override {}
+  void run(Plan&, const LayerParams&, const kv::PagedKvView&, const Io&,
+           device::Stream&) const override {}
+
+ private:
+  Capabilities capabilities_;
+  int32_t max_seqs_;
+};
+
+Router picky_router() {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::make_unique<PickyBackend>("small", 1));
+  backends.push_back(std::make_unique<PickyBackend>("medium", 4));
+  return Router(std::move(backends), {{{0, 1}, {1}, {}, {1, 0}}});
+}
+
+Batch batch_of(Phase phase, int32_t seqs) {
+  return {.phase = phase, .num_seqs = seqs};
+}
+
+std::string chosen(Router& router, Phase phase, int32_t seqs) {
+  const Result<Choice> choice = router.route(batch_of(phase, seqs));
+  if (!choice.ok()) return choice.status().message();
+  EXPECT_EQ(&router.backend(choice->index), choice->backend);
+  return choice->backend->capabilities().name;
+}
+
+TEST(Router, TakesTheFirstThatServesTheBatch) {
+  Router router = picky_router();
+  EXPECT_EQ(chosen(router, Phase::kPrefill, 1), "small");
+  EXPECT_EQ(chosen(router, Phase::kPrefill, 3), "medium");
+  // Rule M8, bug B-04: a fallback is the batch's, not the backend's, and no phase's list
+  // is another's.
+  EXPECT_EQ(chosen(router, Phase::kPrefill, 1), "small");
+  EXPECT_EQ(chosen(router, Phase::kDecode, 1), "medium");
+  EXPECT_EQ(chosen(router, Phase::kDraftExtend, 1), "medium");
+}
+
+TEST(Router, CountsByPhaseAndBackend) {
+  Router router = picky_router();
+  for (int32_t seqs : {1, 1, 3, 9}) (void)router.route(batch_of(Phase::kPrefill, seqs));
+  (void)router.route(batch_of(Phase::kDecode, 1));
+  std::vector<std::string> lines;
+  for (const RouteCount& c : router.counts())
+    lines.push_back(c.name + " " + std::to_string(c.count) + (c.fallback ? " fallback" : ""));
+  EXPECT_EQ(lines, (std::vector<std::string>{"prefill/small 2", "prefill/medium 1 fallback",
+                                             "decode/medium 1", "draft_extend/medium 0",
+                                             "draft_extend/small 0 fallback"}));
+}
+
+// B-12: every refusal with its reason.
+TEST(BugB12, NobodyServesSoEveryReasonIsNamed) {
+  Router router = picky_router();
+  const std::string all = chosen(router, Phase::kPrefill, 9);
+  EXPECT_NE(all.find("small: more than 1 sequences"), std::string::npos) << all;
+  EXPECT_NE(all.find("medium: more than 4 sequences"), std::string::npos) << all;
+  EXPECT_NE(chosen(router, Phase::kVerify, 1).find("verify"), std::string::npos);
+}
+
+TEST(Router, CreateKnowsTheRegistryAndSharesInstances) {
+  auto device = device::create_cpu_device(1, "auto");
+  ASSERT_TRUE(device.ok());
+  const BackendOrder order = {{{"cpu", "reference"}, {"cpu"}, {"reference"}, {}}};
+  auto router = Router::create(order, **device);
+  ASSERT_TRUE(router.ok()) << router.status().to_string();
+  EXPECT_EQ((*router)->num_backends(), 2);
+  auto unknown = Router::create({{{"fa4"}, {}, {}, {}}}, **device);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), Code::kNotFound);
+  EXPECT_NE(unknown.status().message().find("reference"), std::string::npos);
+}
+
+// Nothing links a backend by name: the table must hold every folder.
+TEST(Registry, HoldsEveryBackend) {
+  std::vector<std::string> names;
+  for (const BackendEntry& e : backends()) {
+    names.push_back(e.capabilities.name);
+    EXPECT_EQ(e.unavailable.empty(), e.create != nullptr) << e.capabilities.name;
+    EXPECT_EQ(find_backend(e.capabilities.name), &e);
+    EXPECT_FALSE(e.capabilities.phases.empty() || e.capabilities.kv_dtypes.empty());
+  }
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  for (const char* name : {"cpu", "reference"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  EXPECT_EQ(find_backend("nobody"), nullptr);
+}
+
+}  // namespace
+}  // namespace attune::attention
