@@ -64,7 +64,11 @@ class EngineImpl final : public Engine {
   }
 
   Status flush_cache() override {
-    return call<Status>([&] { return loaded_.scheduler->flush_cache(); });
+    return call<Status>([&] {
+      Status status = loaded_.scheduler->flush_cache();
+      publish_stats();
+      return status;
+    });
   }
 
   void drain(double seconds) override {
