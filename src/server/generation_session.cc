@@ -95,10 +95,11 @@ void GenerationSession::begin(Prepared prepared) {
   }
   if (!prepared_.request.stream) return;
   exchange_->on_drain([self = shared_from_this()] { self->flush(); });
-  exchange_->begin({200,
-                    "text/event-stream; charset=utf-8",
-                    "",
-                    {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  exchange_->begin(
+      {200,
+       "text/event-stream; charset=utf-8",
+       "",
+       {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}}});
 }
 
 std::unique_ptr<Answer> GenerationSession::make_answer() {

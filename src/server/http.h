@@ -96,7 +96,7 @@ class Exchange {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Sees a request before its body is read; a response refuses it there.
+  // Sees a request that has a body before that is read; a response refuses it there.
   virtual std::optional<HttpResponse> check(const HttpRequest& head) = 0;
   // Goes with every answer to this request, refusals by check() included.
   virtual Headers extra_headers(const HttpRequest& head) = 0;

@@ -118,6 +118,7 @@ void Connection::advance() {
 
 bool Connection::check_head() {
   if (!parser_->keep_alive() || host_->stopping) keep_alive_ = false;
+  if (!parser_->has_body()) return true;  // handle() has all there is
   if (auto response = host_->handler.check(parser_->request())) {
     for (auto& header : host_->handler.extra_headers(parser_->request())) {
       response->headers.push_back(std::move(header));

@@ -34,6 +34,9 @@ bool RequestParser::http11() const {
 bool RequestParser::keep_alive() const {
   return impl_->keep_alive;
 }
+bool RequestParser::has_body() const {
+  return !impl_->parser.is_done();
+}
 bool RequestParser::expects_continue() const {
   return impl_->expects_continue;
 }

@@ -27,6 +27,7 @@ class RequestParser {
   bool started() const;  // any byte seen
   bool http11() const;
   bool keep_alive() const;
+  bool has_body() const;  // from kHead on
   bool expects_continue() const;
   int status() const { return status_; }  // 400, 413, 431, 501
   const std::string& error() const { return error_; }

@@ -168,11 +168,10 @@ std::optional<HttpResponse> Server::Impl::check(const HttpRequest& head) {
 }
 
 void Server::Impl::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
-  // Things may have changed while the body came.
-  const Route* route = nullptr;
-  if (auto error = refuse(request, route)) return exchange->respond(to_response(*error));
+  // Nobody has asked yet when there is no body; and while one came, things may have changed.
+  if (auto refused = check(request)) return exchange->respond(std::move(*refused));
   if (request.method == Method::kOptions) return exchange->respond(options_response(request));
-  route->handle(context, std::move(request), std::move(exchange));
+  find_route(request.path)->handle(context, std::move(request), std::move(exchange));
 }
 
 HttpResponse Server::Impl::refusal(int status, const std::string& message) {

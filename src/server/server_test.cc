@@ -18,12 +18,19 @@ using Seconds = std::chrono::duration<double>;
 constexpr const char* kStreamed =
     R"({"text":"q","stream":true,"sampling_params":{"max_new_tokens":4000}})";
 
-int thread_count() {
+// A number of /proc/self/status.
+int self_status(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("Threads:")) return std::stoi(line.substr(8));
+    if (line.starts_with(key + ":")) return std::stoi(line.substr(key.size() + 1));
   }
   return -1;
+}
+int thread_count() {
+  return self_status("Threads");
+}
+int resident_kilobytes() {
+  return self_status("VmRSS");
 }
 
 // The value of one sample of /metrics; NaN without it.
@@ -123,6 +130,10 @@ TEST_F(ServerLifeTest, PathsAndMethods) {
   client.send("DELETE /generate HTTP/1.1\r\n\r\n");
   EXPECT_EQ(client.read_reply().status, 405);
   EXPECT_EQ(get("/health?verbose=1").status, 200);
+  Client kept(server->port());  // refusals without a body leave the connection open
+  EXPECT_EQ(kept.get("/nothing").status, 404);
+  EXPECT_EQ(kept.get("/generate").status, 405);
+  EXPECT_EQ(kept.get("/health").status, 200);
 }
 
 TEST_F(ServerLifeTest, ApiKey) {
@@ -249,6 +260,32 @@ TEST_F(ServerLifeTest, IdleStreamsCostNoThreads) {
     complete += last == "[DONE]";
   }
   EXPECT_EQ(complete, kStreams);
+}
+
+TEST_F(ServerLifeTest, BugG25MemoryStaysFlat) {
+  engine.keep_seen = false;
+  start();
+  say("some text that is not very long");
+  Client client(server->port());
+  const auto round = [&] {
+    for (const auto& [path, body] :
+         {std::pair{"/generate", R"({"text":"q"})"},
+          std::pair{"/v1/completions", R"({"prompt":"q","logprobs":2})"},
+          std::pair{"/v1/chat/completions",
+                    R"({"messages":[{"role":"user","content":"q"}],"stream":true})"},
+          std::pair{"/v1/tokenize", R"({"prompt":"q"})"}}) {
+      ASSERT_EQ(client.post(path, body).status, 200);
+    }
+    ASSERT_EQ(client.post("/generate", R"({"text":1})").status, 400);
+    ASSERT_EQ(client.get("/metrics").status, 200);
+    ASSERT_EQ(client.get("/nothing").status, 404);
+    Client leaves(server->port());
+    ASSERT_TRUE(leaves.send_post("/generate", kStreamed));
+  };
+  for (int i = 0; i < 100; ++i) round();
+  const int before = resident_kilobytes();
+  for (int i = 0; i < 1000; ++i) round();
+  EXPECT_LT(resident_kilobytes() - before, 4096);
 }
 
 TEST_F(ServerLifeTest, RequestTimeout) {

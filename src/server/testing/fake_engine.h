@@ -35,6 +35,7 @@ class FakeEngine : public Engine {
   int32_t fail_at_token = -1;  // kError there
   Status refuse_submit;        // what submit() returns, when not ok
   Status flush_status;
+  bool keep_seen = true;
   ModelInfo info;
 
   // While held, requests stay where they are.

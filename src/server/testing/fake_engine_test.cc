@@ -126,7 +126,7 @@ Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink>
   if (!refuse_submit.ok()) return refuse_submit;
   if (draining_) return unavailable("draining");
   if (request.prompt.empty()) return invalid_argument("empty prompt");
-  seen_.push_back(request);
+  if (keep_seen) seen_.push_back(request);
   Running running;
   running.answer = reply ? reply(request) : request.prompt;
   running.request = std::move(request);
