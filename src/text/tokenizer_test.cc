@@ -120,6 +120,15 @@ TEST(BugI05, SpecialTextInContentStaysText) {
   }
 }
 
+TEST(BugI05, NoMergeMakesAControlToken) {
+  VocabData data = byte_level_data();
+  const TokenId whole = put_token(data, "we", TokenType::kControl);
+  data.merges.emplace_back("w", "e");
+  const auto t = make_tokenizer(std::move(data));
+  EXPECT_EQ(t->encode("we", kAlone), Ids{whole});
+  EXPECT_EQ(t->encode("we", kTextOnly).size(), 2u);
+}
+
 TEST(BugI05, ATokenHalfInContentIsNoToken) {
   const auto t = make_tokenizer(byte_level_data());
   const Ids ids = t->encode("<|im_end|>", kAlone, std::vector<ByteRange>{{9, 10}});
