@@ -38,13 +38,7 @@ text::SpecialTokens special_tokens(const text::Tokenizer& tokenizer) {
 }
 
 Status load_text(const Options& options, Session& session) {
-  auto tokenizer = text::Tokenizer::load(tokenizer_path(options));
-  if (!tokenizer.ok()) {
-    return tokenizer.status().with_context(options.tokenizer.empty()
-                                               ? "the model's tokenizer (--tokenizer names another)"
-                                               : "--tokenizer");
-  }
-  session.tokenizer = *tokenizer;
+  ATTUNE_ASSIGN_OR_RETURN(session.tokenizer, load_tokenizer(options));
   std::string source = session.tokenizer->chat_template();
   if (!options.chat_template.empty()) {
     std::ifstream file(options.chat_template, std::ios::binary);
@@ -78,6 +72,14 @@ std::string text_of(const formats::Json& object, const char* key) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const Options& options) {
+  auto tokenizer = text::Tokenizer::load(tokenizer_path(options));
+  if (tokenizer.ok()) return tokenizer;
+  return tokenizer.status().with_context(options.tokenizer.empty()
+                                             ? "the model's tokenizer (--tokenizer names another)"
+                                             : "--tokenizer");
+}
 
 Result<Session> load_session(const Options& options) {
   struct stat info {};

@@ -23,6 +23,9 @@ struct Session {
 // tokenizer and the template, with the setting that named the file.
 Result<Session> load_session(const Options& options);
 
+// The text side alone: --tokenizer, else the model's.
+Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const Options& options);
+
 // What a person sees of the engine at start: model, device, attention backends, KV cache, one line
 // each.
 std::string describe(const Engine& engine);

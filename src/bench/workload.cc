@@ -1,0 +1,105 @@
+#include "bench/workload.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "base/log.h"
+#include "formats/json.h"
+
+namespace attune::bench {
+namespace {
+
+using Random = std::mt19937_64;
+
+// [0, n), the same on every platform (std::uniform_int_distribution is not).
+uint64_t below(Random& random, uint64_t n) {
+  return random() % n;  // n is far below 2^64: the skew is immaterial
+}
+
+std::vector<TokenId> draw_ids(Random& random, int32_t range, int32_t count) {
+  std::vector<TokenId> ids(static_cast<size_t>(count));
+  for (TokenId& id : ids) id = static_cast<TokenId>(below(random, static_cast<uint64_t>(range)));
+  return ids;
+}
+
+int32_t draw_length(Random& random, int32_t most, double ratio) {
+  const int32_t least = std::max(static_cast<int32_t>(most * ratio), 1);
+  return least + static_cast<int32_t>(below(random, static_cast<uint64_t>(most - least + 1)));
+}
+
+std::vector<PromptWork> draw_random(const WorkloadConfig& config, Random& random) {
+  std::vector<PromptWork> work(static_cast<size_t>(config.num_prompts));
+  for (PromptWork& item : work) {
+    const int32_t input = draw_length(random, config.input_len, config.range_ratio);
+    item.ids = draw_ids(random, config.token_id_range, input);
+    item.output_len = draw_length(random, config.output_len, config.range_ratio);
+  }
+  return work;
+}
+
+std::vector<PromptWork> draw_shared_prefix(const WorkloadConfig& config, Random& random) {
+  std::vector<PromptWork> work;
+  for (int32_t group = 0; group < config.gsp_groups; ++group) {
+    const auto system = draw_ids(random, config.token_id_range, config.gsp_system_len);
+    for (int32_t i = 0; i < config.gsp_prompts_per_group; ++i) {
+      PromptWork item{.ids = system, .output_len = config.gsp_output_len};
+      const auto question = draw_ids(random, config.token_id_range, config.gsp_question_len);
+      item.ids.insert(item.ids.end(), question.begin(), question.end());
+      work.push_back(std::move(item));
+    }
+  }
+  for (size_t i = work.size(); i > 1; --i) std::swap(work[i - 1], work[below(random, i)]);
+  return work;
+}
+
+Result<std::vector<int32_t>> read_lengths(const formats::Json& document, const char* key) {
+  const formats::Json* list = document.find(key);
+  if (!list || !list->is_array()) return data_loss(base::cat("has no array '", key, "'"));
+  std::vector<int32_t> lengths;
+  for (const formats::Json& item : list->as_array()) {
+    if (!item.is_int() || item.as_int() < 1 || item.as_int() > 1 << 24)
+      return data_loss(base::cat(key, "[", lengths.size(), "] is no whole number from 1 to 2^24"));
+    lengths.push_back(static_cast<int32_t>(item.as_int()));
+  }
+  return lengths;
+}
+
+Result<std::vector<PromptWork>> read_lengths_file(const WorkloadConfig& config, Random& random) {
+  if (config.path.empty())
+    return invalid_argument("--dataset-name lengths-file needs --dataset-path FILE");
+  std::ifstream file(config.path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) return not_found("cannot be read");
+  ATTUNE_ASSIGN_OR_RETURN(const formats::Json document, formats::parse_json(text));
+  ATTUNE_ASSIGN_OR_RETURN(const auto inputs, read_lengths(document, "input_lens"));
+  ATTUNE_ASSIGN_OR_RETURN(const auto outputs, read_lengths(document, "output_lens"));
+  if (inputs.empty() || inputs.size() != outputs.size())
+    return data_loss("must have as many output_lens as input_lens, and at least one");
+  std::vector<PromptWork> work(std::min(inputs.size(), static_cast<size_t>(config.num_prompts)));
+  for (size_t i = 0; i < work.size(); ++i) {
+    work[i].ids = draw_ids(random, config.token_id_range, inputs[i]);
+    work[i].output_len = outputs[i];
+  }
+  return work;
+}
+
+}  // namespace
+
+Result<std::vector<PromptWork>> make_workload(const WorkloadConfig& config) {
+  Random random(config.seed);
+  if (config.dataset == "generated-shared-prefix") return draw_shared_prefix(config, random);
+  if (config.dataset != "lengths-file") return draw_random(config, random);
+  auto work = read_lengths_file(config, random);
+  if (work.ok() || config.path.empty()) return work;
+  return work.status().with_context(base::cat("--dataset-path ", config.path));
+}
+
+std::vector<TokenId> warmup_prompt(const WorkloadConfig& config, int32_t input_len,
+                                   uint64_t index) {
+  Random random(~config.seed ^ (index << 32));
+  return draw_ids(random, config.token_id_range, input_len);
+}
+
+}  // namespace attune::bench
