@@ -150,6 +150,36 @@ std::string flag_head(const Flag& flag) {
   return head;
 }
 
+// Reads the flag args[i], and its value when that is the next argument; leaves `i` at the last one
+// read.
+Status read_flag(const std::vector<Flag>& flags, const std::vector<std::string>& args, size_t& i,
+                 ParsedFlags& parsed) {
+  std::string_view arg = args[i];
+  size_t equals = arg.find('=');
+  std::string_view name = arg.substr(2, equals == std::string_view::npos ? equals : equals - 2);
+  std::string spelled = "--" + std::string(name);
+  auto [flag, negated] = match_flag(flags, name);
+  if (!flag) return unknown_flag(flags, name);
+  bool first = std::find(parsed.set.begin(), parsed.set.end(), flag->name) == parsed.set.end();
+  if (first) parsed.set.push_back(flag->name);
+  if (auto* list = std::get_if<std::vector<std::string>*>(&flag->target); list && first)
+    (*list)->clear();
+
+  if (negated && equals != std::string_view::npos)
+    return invalid_argument(cat(spelled, " takes no value"));
+  std::string_view text;
+  if (equals != std::string_view::npos) {
+    text = arg.substr(equals + 1);
+  } else if (is_switch(*flag)) {
+    text = negated ? "false" : "true";
+  } else if (i + 1 < args.size() && !args[i + 1].starts_with("--")) {
+    text = args[++i];
+  } else {
+    return invalid_argument(cat(spelled, " needs a value: ", flag_head(*flag)));
+  }
+  return set_flag(*flag, spelled, text);
+}
+
 void append_wrapped(std::string& out, std::string_view text) {
   size_t column = kHelpColumn;
   while (!text.empty()) {
@@ -286,29 +316,7 @@ Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
       parsed.positionals.emplace_back(arg);
       continue;
     }
-    size_t equals = arg.find('=');
-    std::string_view name = arg.substr(2, equals == std::string_view::npos ? equals : equals - 2);
-    std::string spelled = "--" + std::string(name);
-    auto [flag, negated] = match_flag(flags, name);
-    if (!flag) return unknown_flag(flags, name);
-    bool first = std::find(parsed.set.begin(), parsed.set.end(), flag->name) == parsed.set.end();
-    if (first) parsed.set.push_back(flag->name);
-    if (auto* list = std::get_if<std::vector<std::string>*>(&flag->target); list && first)
-      (*list)->clear();
-
-    if (negated && equals != std::string_view::npos)
-      return invalid_argument(cat(spelled, " takes no value"));
-    std::string_view text;
-    if (equals != std::string_view::npos) {
-      text = arg.substr(equals + 1);
-    } else if (is_switch(*flag)) {
-      text = negated ? "false" : "true";
-    } else if (i + 1 < args.size() && !args[i + 1].starts_with("--")) {
-      text = args[++i];
-    } else {
-      return invalid_argument(cat(spelled, " needs a value: ", flag_head(*flag)));
-    }
-    ATTUNE_RETURN_IF_ERROR(set_flag(*flag, spelled, text));
+    ATTUNE_RETURN_IF_ERROR(read_flag(flags, args, i, parsed));
   }
   return parsed;
 }

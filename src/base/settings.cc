@@ -23,8 +23,21 @@ const char* setting_source_name(SettingSource source) {
   return "unknown";
 }
 
+namespace {
+
+constexpr std::string_view kEnvironmentPrefix = "ATTUNE_";
+
+// "page_size" for "ATTUNE_PAGE_SIZE".
+std::string flag_of_environment(std::string_view name) {
+  std::string flag(name.substr(kEnvironmentPrefix.size()));
+  for (char& c : flag) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return flag;
+}
+
+}  // namespace
+
 std::string environment_name(std::string_view flag) {
-  std::string name = "ATTUNE_";
+  std::string name(kEnvironmentPrefix);
   for (char c : flag)
     name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
@@ -74,24 +87,14 @@ Status Settings::apply_environment(const std::vector<std::string>& environment) 
   for (const std::string& entry : environment) {
     size_t equals = entry.find('=');
     std::string name = entry.substr(0, equals);
-    if (equals == std::string::npos || !name.starts_with("ATTUNE_")) continue;
-    auto found = std::find(known.begin(), known.end(), name);
-    if (found != known.end()) {
-      ATTUNE_RETURN_IF_ERROR(set(found - known.begin(), name, {entry.substr(equals + 1)},
-                                 SettingSource::kEnvironment));
-      continue;
+    if (equals == std::string::npos || !name.starts_with(kEnvironmentPrefix)) continue;
+    if (const Flag* flag = find_flag(rows_, flag_of_environment(name))) {
+      ATTUNE_RETURN_IF_ERROR(
+          set(flag - rows_.data(), name, {entry.substr(equals + 1)}, SettingSource::kEnvironment));
+    } else {
+      warnings_.push_back(cat("environment variable ", name, " is no setting and has no effect",
+                              did_you_mean(name, known)));
     }
-    const Flag* alias =
-        find_flag(rows_, json_key([&] {
-                    std::string lower = name.substr(7);
-                    for (char& c : lower)
-                      c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-                    return lower;
-                  }()));
-    std::string instead = alias ? cat(" (did you mean ", environment_name(alias->name), "?)")
-                                : did_you_mean(name, known);
-    warnings_.push_back(
-        cat("environment variable ", name, " is no setting and has no effect", instead));
   }
   return {};
 }

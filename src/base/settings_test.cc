@@ -114,11 +114,12 @@ TEST(BugB01, AnEnvironmentNameThatNobodyReadsIsTold) {
                   .apply_environment({"ATTUNE_ATENTION_BACKEND=cpu", "ATTUNE_MODEL_PATH=x",
                                       "ATTUNE_COLOUR=red", "OTHER=1"})
                   .ok());
-  ASSERT_EQ(settings.warnings().size(), 3u);
-  EXPECT_THAT(settings.warnings()[0], HasSubstr("ATTUNE_ATENTION_BACKEND is no setting and has no "
-                                                "effect (did you mean ATTUNE_ATTENTION_BACKEND?)"));
-  EXPECT_THAT(settings.warnings()[1], HasSubstr("(did you mean ATTUNE_MODEL?)"));
-  EXPECT_THAT(settings.warnings()[2], HasSubstr("ATTUNE_COLOUR is no setting"));
+  EXPECT_EQ(settings.options().model, "x");  // a second name is one all the same
+  ASSERT_EQ(settings.warnings().size(), 2u);
+  EXPECT_THAT(settings.warnings()[0],
+              HasSubstr("ATTUNE_ATENTION_BACKEND is no setting and has no effect (did you mean "
+                        "ATTUNE_ATTENTION_BACKEND?)"));
+  EXPECT_THAT(settings.warnings()[1], HasSubstr("ATTUNE_COLOUR is no setting"));
 }
 
 // /get_server_info and the start's summary show these: values in force with their sources, never

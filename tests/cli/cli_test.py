@@ -89,9 +89,8 @@ class Frame(unittest.TestCase):
                 self.assertIn(told, result.stderr)
 
     def test_an_environment_name_that_nobody_reads_is_told(self):
-        result = run("inspect", MODEL, env={"ATTUNE_MODEL_PATH": "x", "ATTUNE_DTIPE": "float32"})
+        result = run("inspect", MODEL, env={"ATTUNE_DTIPE": "float32"})
         self.assertEqual(result.returncode, 0)
-        self.assertIn("did you mean ATTUNE_MODEL?", result.stderr)
         self.assertIn("did you mean ATTUNE_DTYPE?", result.stderr)
 
 
