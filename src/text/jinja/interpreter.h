@@ -1,4 +1,16 @@
 // Runs a Template. One Interpreter renders once, on one thread; every failure is a RenderError.
+//
+// The language is jinja2's as transformers sets it up (sandboxed, trim_blocks, lstrip_blocks, loop
+// controls, {% generation %}, its tojson, raise_exception, strftime_now). Where it differs:
+// - integers have 64 bits; beyond them is an error;
+// - lists and dicts may be changed (append, update, ...), which some templates need;
+// - filters that give iterators run at once, not when iterated; like a generator's, their results
+// are
+//   always true, have no length and can be iterated once;
+// - after |safe and |escape only + escapes, other string methods do not;
+// - not there: include, import, extends, autoescape, lipsum, self, super, \N{...} in strings, the
+//   filters filesizeformat, pprint, random, striptags, urlize, wordwrap, xmlattr;
+// - str.isalpha and the like know ASCII and take other letters roughly.
 #pragma once
 
 #include <ctime>

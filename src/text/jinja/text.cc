@@ -121,8 +121,19 @@ size_t previous_char(std::string_view text, size_t pos) {
 
 std::string valid_utf8(std::string_view text) {
   std::string out;
-  out.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) append_char(out, next_char(text, pos));
+  size_t copied = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    if (static_cast<unsigned char>(text[pos]) < 0x80) {
+      ++pos;
+    } else if (next_char(text, pos) == kReplacement &&
+               pos == begin + 1) {  // the true U+FFFD is longer
+      out.append(text.substr(copied, begin - copied));
+      append_char(out, kReplacement);
+      copied = pos;
+    }
+  }
+  out.append(text.substr(copied));
   return out;
 }
 
