@@ -41,8 +41,8 @@ struct Kernels {
   void (*attend)(const Job&, const Tile&, void* scratch);
   // One split of a tile, into `partial`.
   void (*attend_split)(const Job&, const Tile&, int32_t split, float* partial, void* scratch);
-  // All splits of a tile, from partials laid one after the other, written to io.
-  void (*merge_splits)(const Job&, const Tile&, const float* partials, void* scratch);
+  // All splits of a tile, from partials laid one after the other (and spoilt), written to io.
+  void (*merge_splits)(const Job&, const Tile&, float* partials, void* scratch);
 };
 
 const Kernels& kernels_avx2();

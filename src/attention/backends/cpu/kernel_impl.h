@@ -23,14 +23,15 @@ struct KeyRows {
   const char* v[kBlock];
 };
 
-// Softmax state of all rows: maximum, sum, and the weighted sum of V, not yet divided.
+// Softmax state of all rows: maximum, sum, and the weighted sum of V, not yet divided. A row that
+// saw no key has m -inf, l 0 and anything in acc.
 struct State {
   float *m, *l, *acc;
 };
 
 // One thread's scratch, carved from the workspace; arrays begin at whole vectors.
 struct Scratch {
-  float *q, *scores, *kt, *v, *correction;
+  float *q, *scores, *kt, *v, *correction, *shift;
   State split, total;
   uint64_t* words;       // [kMaxRows] of each query's tree, windows applied
   int32_t *low, *high;   // [kMaxRows] keys [low, high) of each query
@@ -50,6 +51,7 @@ struct Scratch {
     take(&s->kt, int64_t{qk_dim} * kBlock);
     take(&s->v, kBlock * stride);
     take(&s->correction, kMaxRows);
+    take(&s->shift, kMaxRows);
     for (State* state : {&s->split, &s->total}) {
       take(&state->m, kMaxRows);
       take(&state->l, kMaxRows);
@@ -80,28 +82,32 @@ class TileRun {
 
   void attend() {
     prepare();
-    const int32_t splits = t_.num_splits();
-    clear(s_.total);
-    for (int32_t i = 0; i < splits; ++i)
-      if (run_split(i)) merge(s_.total, s_.split.m, s_.split.l, s_.split.acc);
+    bool any = false;
+    for (int32_t i = 0; i < t_.num_splits(); ++i) {
+      if (!run_split(i)) continue;
+      if (any) {
+        merge(s_.total, s_.split);
+      } else {
+        const State first = s_.split;
+        s_.split = s_.total;
+        s_.total = first;
+        any = true;
+      }
+    }
+    if (!any) clear(s_.total);
     finish();
   }
 
   void attend_split(int32_t split, float* partial) {
     prepare();
-    State out{partial, partial + padded(rows_), partial + 2 * padded(rows_)};
-    if (!run_split(split)) return clear(out);
-    copy(out.m, s_.split.m, rows_);
-    copy(out.l, s_.split.l, rows_);
-    copy(out.acc, s_.split.acc, rows_ * stride_);
+    s_.split = partial_state(partial);
+    if (!run_split(split)) clear(s_.split);
   }
 
-  void merge_splits(const float* partials) {
-    clear(s_.total);
-    for (int32_t i = 0; i < t_.num_splits(); ++i) {
-      const float* p = partials + i * partial_floats(rows_, kv_.v_dim);
-      merge(s_.total, p, p + padded(rows_), p + 2 * padded(rows_));
-    }
+  void merge_splits(float* partials) {
+    s_.total = partial_state(partials);
+    for (int32_t i = 1; i < t_.num_splits(); ++i)
+      merge(s_.total, partial_state(partials + i * partial_floats(rows_, kv_.v_dim)));
     finish();
   }
 
@@ -110,15 +116,12 @@ class TileRun {
   }
 
  private:
-  static void copy(float* to, const float* from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
-  }
-  void clear(State& state) {
+  State partial_state(float* p) const { return {p, p + padded(rows_), p + 2 * padded(rows_)}; }
+  void clear(const State& state) const {
     for (int32_t r = 0; r < rows_; ++r) {
       state.m[r] = kMinusInf;
       state.l[r] = 0.0f;
     }
-    for (int32_t i = 0; i < rows_ * stride_; ++i) state.acc[i] = 0.0f;
   }
 
   // Queries, scaled, and the keys that each of them sees.
@@ -279,8 +282,12 @@ class TileRun {
 
   void softmax(int32_t row, int32_t rows, int begin, int end) {
     for (int32_t r = row; r < row + rows; ++r)
-      s_.correction[r] =
-          softmax_row(s_.scores + r * kBlock, begin, end, s_.split.m + r, s_.split.l + r);
+      s_.correction[r] = block_max(s_.scores + r * kBlock, begin, end);
+    advance_max(s_.split.m + row, s_.correction + row, s_.shift + row, rows);
+    for (int32_t r = row; r < row + rows; ++r) {
+      const float sum = exp_and_sum(s_.scores + r * kBlock, begin, end, s_.shift[r]);
+      s_.split.l[r] = __builtin_fmaf(s_.split.l[r], s_.correction[r], sum);
+    }
   }
 
   // Meanwhile the first rows read ahead in V of the next block.
@@ -295,24 +302,22 @@ class TileRun {
     });
   }
 
-  // state += (m, l, acc), row by row; an empty one changes nothing.
-  void merge(State& state, const float* m, const float* l, const float* acc) {
-    for (int32_t r = 0; r < rows_; ++r, acc += stride_) {
-      float* to = state.acc + int64_t{r} * stride_;
-      if (m[r] == kMinusInf) continue;
-      if (state.m[r] == kMinusInf) {
-        state.m[r] = m[r];
-        state.l[r] = l[r];
-        copy(to, acc, stride_);
-        continue;
+  // a += b, row by row; an empty one changes nothing.
+  void merge(const State& a, const State& b) const {
+    for (int32_t r = 0; r < rows_; ++r) {
+      if (b.m[r] == kMinusInf) continue;
+      const bool fresh = a.m[r] == kMinusInf;
+      const float top = a.m[r] > b.m[r] ? a.m[r] : b.m[r];
+      const float wa = fresh ? 0.0f : exp1(a.m[r] - top), wb = exp1(b.m[r] - top);
+      a.m[r] = top;
+      a.l[r] = __builtin_fmaf(b.l[r], wb, a.l[r] * wa);
+      float* to = a.acc + int64_t{r} * stride_;
+      const float* from = b.acc + int64_t{r} * stride_;
+      for (int32_t j = 0; j < stride_; j += kLanes) {
+        const Vec add = simd::load(from + j);
+        const Vec sum = simd::fma(add, simd::set1(wb), simd::load(to + j) * simd::set1(wa));
+        simd::store(to + j, fresh ? add : sum);
       }
-      const float top = state.m[r] > m[r] ? state.m[r] : m[r];
-      const float wa = exp1(state.m[r] - top), wb = exp1(m[r] - top);
-      state.m[r] = top;
-      state.l[r] = __builtin_fmaf(l[r], wb, state.l[r] * wa);
-      for (int32_t j = 0; j < stride_; j += kLanes)
-        simd::store(to + j, simd::fma(simd::load(acc + j), simd::set1(wb),
-                                      simd::load(to + j) * simd::set1(wa)));
     }
   }
 
@@ -330,15 +335,16 @@ class TileRun {
         weight = exp1(s.m[r] - top);
         sum = __builtin_fmaf(sum, weight, exp1(sink - top));
       }
-      const bool empty = sum == 0.0f;
-      const Vec factor = simd::set1(empty ? 0.0f : weight / sum);
+      const bool empty = s.l[r] == 0.0f;
+      const Vec factor = simd::set1(weight / sum);
       float* acc = s.acc + int64_t{r} * stride_;
       for (int32_t j = 0; j < stride_; j += kLanes)
-        simd::store(acc + j, simd::load(acc + j) * factor);
+        simd::store(acc + j, empty ? simd::zero() : simd::load(acc + j) * factor);
       store_row(acc, kv_.v_dim, io_.out_dtype, io_.out,
                 int64_t{token} * io_.out_stride + int64_t{head} * kv_.v_dim);
       if (io_.lse)
-        io_.lse[int64_t{token} * layer_.q_heads + head] = empty ? kMinusInf : top + ::logf(sum);
+        io_.lse[int64_t{token} * layer_.q_heads + head] =
+            sum == 0.0f ? kMinusInf : top + ::logf(sum);
     }
   }
 
@@ -362,7 +368,7 @@ constexpr Kernels kKernels{
                  void* scratch) { TileRun(job, tile, scratch).attend(); },
     .attend_split = [](const Job& job, const Tile& tile, int32_t split, float* partial,
                        void* scratch) { TileRun(job, tile, scratch).attend_split(split, partial); },
-    .merge_splits = [](const Job& job, const Tile& tile, const float* partials,
+    .merge_splits = [](const Job& job, const Tile& tile, float* partials,
                        void* scratch) { TileRun(job, tile, scratch).merge_splits(partials); },
 };
 

@@ -60,7 +60,7 @@ struct ValueArgs {
   const float* p;              // weights, row stride kBlock
   const float* const* v_rows;  // by key
   int begin, end;              // keys
-  const float* correction;     // by row
+  const float* correction;     // by row; 0: o holds nothing yet
   float* o;                    // row stride `stride`
   int32_t stride;
   const char* const* next;  // V rows to read ahead, or null; of `elem` bytes an element
@@ -72,9 +72,11 @@ template <int MR, int NV>
 ATTUNE_SIMD void value_block(const ValueArgs& a, int32_t column) {
   Vec acc[MR][NV];
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
+    const float* o = a.o + r * a.stride + column;
     const Vec c = simd::set1(a.correction[r]);
+    const bool fresh = a.correction[r] == 0.0f;
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] =
-        simd::load(a.o + r * a.stride + column + v * kLanes) * c;
+        fresh ? simd::zero() : simd::load(o + v * kLanes) * c;
   }
   const float *p = a.p, *const *v_rows = a.v_rows;
   for (int k = a.begin; k < a.end; ++k) {
@@ -150,34 +152,53 @@ ATTUNE_SIMD Vec tanh(Vec x) {
 
 constexpr float kMinusInf = -__builtin_inff();
 
-// One row of scores becomes weights exp(s - max), the maximum `m` and the sum `l` running on;
-// returns what earlier results are to be multiplied by. Only [begin, end) counts; whole vectors
-// around it are written, 0 outside.
-ATTUNE_SIMD float softmax_row(float* s, int begin, int end, float* m, float* l) {
+// The softmax of a block runs in three passes over its rows, so that the latencies of one row's
+// reductions hide behind the next ones'.
+
+// Largest of s[begin, end). The rest of the whole vectors around it becomes -inf.
+ATTUNE_SIMD float block_max(float* s, int begin, int end) {
   const int first = begin / kLanes * kLanes;
-  int last = end;
   for (int j = first; j < begin; ++j) s[j] = kMinusInf;
-  for (; last % kLanes != 0; ++last) s[last] = kMinusInf;
-  Vec top = simd::set1(kMinusInf);
-  for (int j = first; j < last; j += kLanes) top = simd::max(top, simd::load(s + j));
-  const float block_max = simd::hmax(top);
-  const float new_max = *m > block_max ? *m : block_max;
-  if (new_max == kMinusInf) {  // a tree mask may hide every key so far
-    for (int j = first; j < last; j += kLanes) simd::store(s + j, simd::zero());
-    return 1.0f;
+  for (; end % kLanes != 0; ++end) s[end] = kMinusInf;
+  Vec top = simd::load(s + first);
+  for (int j = first + kLanes; j < end; j += kLanes) top = simd::max(top, simd::load(s + j));
+  return simd::hmax(top);
+}
+
+// For n rows: m becomes the larger of m and `correction`, and correction exp(old m - new m). The
+// shift is the new m, or finite where no key was seen yet, so that -inf less it stays -inf.
+ATTUNE_SIMD void advance_max(float* m, float* correction, float* shift, int32_t n) {
+  const auto advance = [](Vec old, Vec block, Vec * next, Vec * by) __attribute__((always_inline)) {
+    *next = simd::max(old, block);
+    *by = simd::max(*next, simd::set1(-__FLT_MAX__));
+    return simd::exp(old - *by);
+  };
+  Vec next, by;
+  int32_t r = 0;
+  for (; r + kLanes <= n; r += kLanes) {
+    const Vec c = advance(simd::load(m + r), simd::load(correction + r), &next, &by);
+    simd::store(m + r, next);
+    simd::store(shift + r, by);
+    simd::store(correction + r, c);
   }
-  const Vec shift = simd::set1(new_max);
+  if (r == n) return;
+  const simd::Mask tail = simd::first(n - r);
+  const Vec c = advance(simd::load(m + r, tail), simd::load(correction + r, tail), &next, &by);
+  simd::store(m + r, next, tail);
+  simd::store(shift + r, by, tail);
+  simd::store(correction + r, c, tail);
+}
+
+// s becomes exp(s - shift) on the whole vectors around [begin, end); returns the sum.
+ATTUNE_SIMD float exp_and_sum(float* s, int begin, int end, float shift) {
+  const Vec by = simd::set1(shift);
   Vec sum = simd::zero();
-  for (int j = first; j < last; j += kLanes) {
-    const Vec w = simd::exp(simd::load(s + j) - shift);
+  for (int j = begin / kLanes * kLanes; j < end; j += kLanes) {
+    const Vec w = simd::exp(simd::load(s + j) - by);
     simd::store(s + j, w);
     sum = sum + w;
   }
-  const float correction =
-      *m == new_max ? 1.0f : simd::first_lane(simd::exp(simd::set1(*m - new_max)));
-  *m = new_max;
-  *l = __builtin_fmaf(*l, correction, simd::hsum(sum));
-  return correction;
+  return simd::hsum(sum);
 }
 
 }  // namespace
