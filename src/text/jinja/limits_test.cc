@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "text/chat_template.h"
 
@@ -19,7 +19,7 @@ ChatRequest hello() {
 }
 
 constexpr RenderLimits kSmall{
-    .max_steps = 2'000'000, .max_output_bytes = 1u << 20, .max_memory_bytes = 32u << 20};
+    .max_steps = 500'000, .max_output_bytes = 1u << 20, .max_memory_bytes = 32u << 20};
 
 Status outcome(const std::string& source, const ChatRequest& request = hello()) {
   Result<ChatTemplate> compiled = ChatTemplate::compile(source, {}, kSmall);
@@ -67,10 +67,11 @@ TEST(JinjaLimits, EndlessWorkIsStopped) {
       "{% for i in range(9999) %}{% set x %}{{ 'x' * 1000 }}{% endset %}{% endfor %}",
   };
   for (const std::string& source : hostile) {
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin =
+        std::clock();  // of the processor: other work on the machine does not count
     const Status status = outcome(source);
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << source << "\n" << status.to_string();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << source;
+    EXPECT_LT(std::clock() - begin, 20 * CLOCKS_PER_SEC) << source;
   }
 }
 
