@@ -1,0 +1,116 @@
+// Every backend against attention by its definition in numpy's float64 (tools/golden_attention.py).
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "formats/json.h"
+#include "problem.h"
+
+namespace attune::attention::test {
+namespace {
+
+using formats::Json;
+
+// As values() of tools/golden_attention.py.
+std::vector<float> values(uint32_t salt, int64_t count) {
+  std::vector<float> v(count);
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t x = uint32_t(i) * 2654435761u + salt * 40503u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    v[i] = float(int(x % 4096) - 2048) / 1024.0f;
+  }
+  return v;
+}
+
+struct GoldenCase {
+  std::string name;
+  Problem problem;
+  LayerParams layer;
+  std::vector<float> sinks;
+  Output want;
+};
+
+int32_t number(const Json& object, const char* key) {
+  return static_cast<int32_t>(object.find(key)->as_int());
+}
+
+Problem problem_of(const Json& c, const Shape& shape) {
+  std::vector<Seq> seqs;
+  for (const Json& s : c.find("seqs")->as_array())
+    seqs.push_back({number(s, "q_len"), number(s, "kv_len"), 1});
+  Problem p(shape, seqs);
+  std::vector<float> q;
+  std::vector<uint64_t> tree;
+  for (size_t s = 0; s < seqs.size(); ++s) {
+    const auto salt = static_cast<uint32_t>(3 * s);
+    const auto mine = values(salt, int64_t{seqs[s].q_len} * shape.q_heads * shape.qk_dim);
+    q.insert(q.end(), mine.begin(), mine.end());
+    for (const bool v_part : {false, true}) {
+      const int32_t dim = v_part ? shape.v_dim : shape.qk_dim;
+      const auto rows =
+          values(salt + (v_part ? 2 : 1), int64_t{seqs[s].kv_len} * shape.kv_heads * dim);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const auto token = static_cast<int32_t>(i) / dim / shape.kv_heads;
+        p.poke(static_cast<int32_t>(s), token, static_cast<int32_t>(i) / dim % shape.kv_heads,
+               static_cast<int32_t>(i) % dim, v_part, rows[i]);
+      }
+    }
+    if (const Json* words = c.find("seqs")->as_array()[s].find("tree"))
+      for (const Json& word : words->as_array()) tree.push_back(word.as_int());
+  }
+  p.set_q(std::move(q));
+  p.set_tree(std::move(tree));
+  return p;
+}
+
+GoldenCase golden_case(const Json& c, int32_t page_size) {
+  const Shape shape{.q_heads = number(c, "q_heads"),
+                    .kv_heads = number(c, "kv_heads"),
+                    .qk_dim = number(c, "qk_dim"),
+                    .v_dim = number(c, "v_dim"),
+                    .page_size = page_size};
+  GoldenCase g{c.find("name")->as_string(), problem_of(c, shape), {}, {}, {}};
+  g.layer = g.problem.layer();
+  g.layer.scale = static_cast<float>(c.find("scale")->as_double());
+  g.layer.window = number(c, "window");
+  g.layer.soft_cap = static_cast<float>(c.find("soft_cap")->as_double());
+  g.layer.causal = c.find("causal")->as_bool();
+  for (const Json& s : c.find("sinks")->as_array())
+    g.sinks.push_back(static_cast<float>(s.as_double()));
+  for (const Json& row : c.find("out")->as_array())
+    for (const Json& x : row.as_array()) g.want.out.push_back(static_cast<float>(x.as_double()));
+  for (const Json& x : c.find("lse")->as_array())
+    g.want.lse.push_back(x.is_null() ? -std::numeric_limits<float>::infinity()
+                                     : static_cast<float>(x.as_double()));
+  return g;
+}
+
+TEST(AttentionGolden, EveryBackendMatchesNumpy) {
+  std::ifstream in(ATTUNE_SOURCE_DIR "/tests/golden/attention.json");
+  std::ostringstream text;
+  text << in.rdbuf();
+  const auto cases = formats::parse_json(text.str());
+  ASSERT_TRUE(cases.ok()) << cases.status().to_string();
+  ASSERT_GE(cases->as_array().size(), 12u);
+  for (const BackendEntry& e : backends()) {
+    if (!e.unavailable.empty()) continue;
+    for (const std::string& isa : isa_levels()) {
+      const Runner runner(e.capabilities.name, isa, 2);
+      for (const Json& c : cases->as_array()) {
+        for (int32_t page_size : {1, 16}) {
+          GoldenCase g = golden_case(c, page_size);
+          if (!g.sinks.empty()) g.layer.sinks = g.sinks.data();
+          expect_close(runner.run(g.problem, Phase::kVerify, g.layer), g.want, 3e-6, 1e-6,
+                       e.capabilities.name + " " + isa + ": " + g.name);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune::attention::test
