@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # tools/build.sh PRESET [TARGET ...]: configures build/PRESET when needed and builds (attune, unless told).
 source "$(dirname "$0")/common.sh"
+# Clones in other folders share what ccache knows.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 preset=$1
 shift
 configured=build/$preset/build.ninja

@@ -71,12 +71,13 @@ Status Settings::set(size_t row, std::string_view spelled, const std::vector<std
 Result<ParsedFlags> Settings::apply_args(const std::vector<std::string>& args,
                                          const std::vector<Flag>& own) {
   std::vector<Flag> all = own;
-  all.insert(all.end(), rows_.begin(), rows_.end());
+  for (const Flag& row : rows_) {
+    if (!find_flag(own, row.name)) all.push_back(row);
+  }
   ATTUNE_ASSIGN_OR_RETURN(ParsedFlags parsed, parse_flags(all, args));
   for (std::string_view name : parsed.set) {
-    for (size_t row = 0; row < rows_.size(); ++row) {
-      if (rows_[row].name == name) sources_[row] = SettingSource::kCommandLine;
-    }
+    if (find_flag(own, name)) continue;
+    sources_[find_flag(rows_, name) - rows_.data()] = SettingSource::kCommandLine;
   }
   return parsed;
 }

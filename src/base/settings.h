@@ -41,7 +41,8 @@ class Settings {
   // For defaults of a subcommand's own, before the layers are applied.
   Options& mutable_options() { return options_; }
 
-  // Reads settings and the subcommand's `own` flags from the command line.
+  // Reads settings and the subcommand's `own` flags from the command line; an own flag hides a
+  // setting of its name.
   Result<ParsedFlags> apply_args(const std::vector<std::string>& args,
                                  const std::vector<Flag>& own = {});
   // Reads every ATTUNE_... variable of `environ`-like strings "NAME=value". A name in our namespace

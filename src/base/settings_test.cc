@@ -108,6 +108,16 @@ TEST(Settings, OwnFlagsOfASubcommandStandBesideTheSettings) {
   EXPECT_THAT(parsed->positionals, ElementsAre("x"));
 }
 
+TEST(Settings, AnOwnFlagHidesTheSettingOfItsName) {
+  Settings settings;
+  std::string model;
+  ASSERT_TRUE(
+      settings.apply_args({"--model=x"}, {{"model", &model, "bench", "NAME", "name"}}).ok());
+  EXPECT_EQ(model, "x");
+  EXPECT_EQ(settings.options().model, Options().model);
+  EXPECT_EQ(settings.source("model"), SettingSource::kDefault);
+}
+
 TEST(BugB01, AnEnvironmentNameThatNobodyReadsIsTold) {
   Settings settings;
   ASSERT_TRUE(settings

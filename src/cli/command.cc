@@ -100,7 +100,9 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
     Options defaults;
     std::vector<base::Flag> rows = own;
     if (usage.shows_settings) {
-      for (base::Flag& row : base::option_flags(defaults)) rows.push_back(row);
+      for (base::Flag& row : base::option_flags(defaults)) {
+        if (!base::find_flag(own, row.name)) rows.push_back(row);
+      }
     }
     std::printf("usage: attune %s [FLAGS]%s%s\n\n%s\n%s", std::string(usage.name).c_str(),
                 usage.positionals.empty() ? "" : " ", std::string(usage.positionals).c_str(),

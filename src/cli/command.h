@@ -33,7 +33,6 @@ int dispatch(std::string_view program, std::span<const Command> commands, const 
 int run_serve(const Args& args);
 int run_generate(const Args& args);
 int run_chat(const Args& args);
-int run_bench(const Args& args);
 int run_inspect(const Args& args);
 int run_explain(const Args& args);
 

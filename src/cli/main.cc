@@ -1,6 +1,7 @@
 // The command line: one file per subcommand, wiring only.
 #include <cstdio>
 
+#include "cli/bench.h"
 #include "cli/command.h"
 
 namespace attune::cli {
@@ -15,6 +16,15 @@ int run_version(const Args&) {
 int run_settings_doc(const Args&) {
   std::fputs(base::settings_markdown().c_str(), stdout);
   return kExitOk;
+}
+
+constexpr Command kBenches[] = {
+    {"latency", "prompts and decode steps of the engine in process", run_bench_latency},
+    {"serving", "throughput and times of any server over HTTP", run_bench_serving},
+};
+
+int run_bench(const Args& args) {
+  return dispatch("attune bench", kBenches, args);
 }
 
 constexpr Command kCommands[] = {

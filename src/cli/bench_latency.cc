@@ -1,4 +1,4 @@
-// attune bench: measurements of the engine in process, and of any server over HTTP.
+// attune bench latency: the engine in process.
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "bench/latency.h"
 #include "bench/serving.h"
-#include "cli/command.h"
+#include "cli/bench.h"
 #include "cli/session.h"
 
 namespace attune::cli {
@@ -37,7 +37,9 @@ Status latency(const Invocation& call, const bench::LatencyConfig& config) {
   return {};
 }
 
-int run_latency(const Args& args) {
+}  // namespace
+
+int run_bench_latency(const Args& args) {
   bench::LatencyConfig config;
   std::vector<std::string> batch_sizes = {"1"};
   const char* group = "Benchmark";
@@ -192,17 +194,6 @@ int run_serving(const Args& args) {
                     "OpenAI's or SGLang's form."};
   if (auto code = read_command_line(usage, args, flags.rows(), call)) return *code;
   return report(serving(call, flags), call.json);
-}
-
-constexpr Command kBenches[] = {
-    {"latency", "prompts and decode steps, in process", run_latency},
-    {"serving", "load on a server over HTTP", run_serving},
-};
-
-}  // namespace
-
-int run_bench(const Args& args) {
-  return dispatch("attune bench", kBenches, args);
 }
 
 }  // namespace attune::cli
