@@ -102,20 +102,36 @@ struct Decoder {
     }
   }
 
-  // k0 .. k0 + count - 1 into out[count][16]; for quantised layouts both are multiples of 32.
-  ATTUNE_LANES void floats(const uint8_t* panel, int64_t k0, int64_t count, float* out) {
-    if constexpr (kSpec.bits == 0) {
-      for (int64_t i = 0; i < count; ++i) store(out + i * kPanel, value(panel, k0 + i));
+  // The code of k = i, i a constant in [0, 32); of 4-bit codes the upper ones times 16, since a
+  // shift would want the part of the core that multiplies.
+  ATTUNE_LANES V16 code_at(const uint8_t* p, int i) {
+    if constexpr (kSpec.bits == 8) {
+      return to_float(from_signed_bytes(p + kPanel * i));
     } else {
-      for (int64_t b = k0 / kBlock; b < (k0 + count) / kBlock; ++b, out += kBlock * kPanel) {
-        const Scales s = scales_of(panel, b);
-        codes(
-            codes_of(panel, b), [&](int j, V16 lo, V16 hi) __attribute__((always_inline)) {
-              store(out + j * kPanel, kHasMin ? fma(lo, s.d[0], s.m) : mul(lo, s.d[0]));
-              store(out + (16 + j) * kPanel, kHasMin ? fma(hi, s.d[1], s.m) : mul(hi, s.d[1]));
-            });
-      }
+      constexpr int kHighBits = kSpec.bits - 4;  // of a code, each kind in words of its own
+      const int j = i % 16, up = i / 16;
+      const Words both = from_bytes(p + kPanel * (4 * kHighBits + j));
+      if constexpr (kHighBits == 0)
+        return up ? to_float(bits_and(both, 0xf0)) : nibble_to_float(both);
+      const Words low = up ? shift(both, -4) : bits_and(both, 15);
+      if constexpr (kHighBits == 1)
+        return to_float(bits_or(low, bits_and(shift(load_words(p), 4 - i), 16)));
+      const Words high = load_words(p + up * 4 * kPanel);
+      return to_float(plus(bits_or(low, bits_and(shift(high, 4 - 2 * j), 48)), -32));
     }
+  }
+
+  // The scales that go with code_at.
+  ATTUNE_LANES Scales code_scales_of(const uint8_t* panel, int64_t b) {
+    Scales s = scales_of(panel, b);
+    if constexpr (kSpec.bits == 4) s.d[1] = mul(s.d[1], set1(1.0f / 16));
+    return s;
+  }
+
+  // The weight of k = i of a block.
+  ATTUNE_LANES V16 weight_at(const uint8_t* codes, const Scales& s, int i) {
+    const V16 code = code_at(codes, i);
+    return kHasMin ? fma(code, s.d[i / 16], s.m) : mul(code, s.d[i / 16]);
   }
 };
 

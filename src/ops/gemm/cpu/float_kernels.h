@@ -11,15 +11,16 @@ namespace attune::ops::gemm {
 inline namespace avx512 {
 // 12 rows x 2 panels: 24 sums, 2 weights, x from memory (embedded broadcast).
 inline constexpr int kTileRows = 12;
-inline constexpr int kFusedRows = 8;  // of a fused kernel,
-inline constexpr int kFusedTwoSums =
-    8;  // with separate sums of a block's halves up to so many rows
+inline constexpr int kFirstRows = 8;     // of the tile that decodes
+inline constexpr int kFusedRows = 8;     // of a fused kernel,
+inline constexpr int kFusedTwoSums = 8;  // with two sums per block up to so many rows
 #else
 inline namespace avx2 {
 // 6 rows x 1 panel: 12 registers of sums, 2 of weights, 1 of x. Up to 3 rows take 2 panels, since
 // 2 FMAs a cycle with a latency of 4 want at least 8 independent sums.
 inline constexpr int kTileRows = 6;
 inline constexpr int kFusedRows = 5;
+inline constexpr int kFirstRows = 4;
 inline constexpr int kFusedTwoSums = 2;
 #endif
 // k of a stretch that is decoded at once: 2 panels are 72 KiB and stay in L2, or L1 for one panel.
@@ -141,6 +142,113 @@ void fused(const Product& p, int64_t begin, int64_t end) {
         });
 }
 
+// What the tiles of one pair of panels and one stretch of k share.
+struct Stretch {
+  int64_t n0, k0, count;     // first column; first k and how many
+  const uint8_t* panels[2];  // packed
+  bool both;                 // whether the second panel exists
+  float* w;                  // decoded: [panel][k][16]
+};
+
+// The first tile of a stretch decodes the weights, uses them and keeps them for the tiles that
+// follow: decoding and multiplying want different parts of the core, and overlap. Sums run in the
+// order of k, as in the other tiles.
+template <Layout kLayout, int kRows, int kPanels, bool kKeep>
+ATTUNE_LANES void decoding_tile(const Product& p, const Stretch& s, int64_t row, int panel) {
+  using D = Decoder<kLayout>;
+  V16 sum[kRows][kPanels];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int c = 0; c < kPanels; ++c) sum[r][c] = zero();
+  const float* x = static_cast<const float*>(p.x) + row * p.ldx + s.k0;
+  float* out = s.w + panel * kStretch * kPanel;
+  const auto use = [&](V16 weights[kPanels], const float* const xr[kRows], int i)
+      __attribute__((always_inline)) {
+#pragma GCC unroll 2
+    for (int c = 0; c < kPanels; ++c)
+      if constexpr (kKeep) store(out + c * kStretch * kPanel + i * kPanel, weights[c]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const V16 xi = set1(xr[r][i]);
+#pragma GCC unroll 2
+      for (int c = 0; c < kPanels; ++c) sum[r][c] = fma(weights[c], xi, sum[r][c]);
+    }
+  };
+  const float* xr[kRows];
+  V16 weights[kPanels];
+  if constexpr (D::kSpec.bits == 0) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) xr[r] = x + r * p.ldx;
+    for (int64_t i = 0; i < s.count; ++i) {
+#pragma GCC unroll 2
+      for (int c = 0; c < kPanels; ++c) weights[c] = D::value(s.panels[panel + c], s.k0 + i);
+      use(weights, xr, static_cast<int>(i));
+    }
+  } else {
+    for (int64_t b = s.k0 / kBlock; b < (s.k0 + s.count) / kBlock; ++b) {
+      Scales scales[kPanels];
+      const uint8_t* codes[kPanels];
+#pragma GCC unroll 2
+      for (int c = 0; c < kPanels; ++c) {
+        scales[c] = D::code_scales_of(s.panels[panel + c], b);
+        codes[c] = D::codes_of(s.panels[panel + c], b);
+        prefetch(codes[c], D::kSpec.unit_bytes() / (D::kSpec.super ? kSuper / kBlock : 1));
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) xr[r] = opaque(x + r * p.ldx);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 2
+        for (int c = 0; c < kPanels; ++c) codes[c] = opaque(codes[c]);  // load bytes again
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; ++j) {
+#pragma GCC unroll 2
+          for (int c = 0; c < kPanels; ++c)
+            weights[c] = D::weight_at(codes[c], scales[c], 16 * half + j);
+          use(weights, xr, 16 * half + j);
+        }
+      }
+      x += kBlock;
+      out += kBlock * kPanel;
+    }
+  }
+  finish<kRows, kPanels>(p, row, s.n0 + panel * kPanel, &sum[0][0], s.k0 == 0);
+}
+
+// Both panels of a pair; kPanels at a time.
+template <Layout kLayout, int kRows, bool kKeep>
+__attribute__((noinline)) void decoding_pair(const Product& p, const Stretch& s, int64_t row) {
+  constexpr int kPanels = kFirstRows > 4 || kRows <= 2 ? 2 : 1;
+  decoding_tile<kLayout, kRows, kPanels, kKeep>(p, s, row, 0);
+  if constexpr (kPanels == 1)
+    if (s.both) decoding_tile<kLayout, kRows, kPanels, kKeep>(p, s, row, 1);
+}
+
+template <Layout kLayout>
+ATTUNE_LANES void first_tile(const Product& p, const Stretch& s, int64_t row, int64_t rows,
+                             bool keep) {
+  using First = void (*)(const Product&, const Stretch&, int64_t);
+  static constexpr First kAlone[] = {
+    nullptr,
+    decoding_pair<kLayout, 1, false>,
+    decoding_pair<kLayout, 2, false>,
+    decoding_pair<kLayout, 3, false>,
+    decoding_pair<kLayout, 4, false>,
+#if defined(__AVX512F__)
+    decoding_pair<kLayout, 5, false>,
+    decoding_pair<kLayout, 6, false>,
+    decoding_pair<kLayout, 7, false>,
+    decoding_pair<kLayout, 8, false>,
+#endif
+  };
+  if (keep) {
+    decoding_pair<kLayout, kFirstRows, true>(p, s, row);
+  } else {
+    kAlone[rows](p, s, row);
+  }
+}
+
 // kRows rows by kPanels panels over `count` k; w[panel][k][16] with `step` floats between panels.
 template <int kRows, int kPanels>
 ATTUNE_LANES void tile(const Product& p, int64_t row, int64_t n0, const float* x, const float* w,
@@ -197,23 +305,26 @@ void tiled(const Product& p, int64_t pair_begin, int64_t pair_end, int64_t row_b
   // Equal stretches, fixed by k alone.
   const int64_t stretches = (p.k + kStretch - 1) / kStretch;
   const int64_t even = ((p.k + stretches - 1) / stretches + kBlock - 1) / kBlock * kBlock;
-  const int64_t step = even * kPanel, stretch_bytes = p.panel_bytes / stretches;
+  const int64_t stretch_bytes = p.panel_bytes / stretches;
+  const int64_t rows = row_end - row_begin, first = rows < kFirstRows ? rows : kFirstRows;
   for (int64_t pair = pair_begin; pair < pair_end; ++pair) {
-    const int64_t n0 = pair * 2 * kPanel;
     const uint8_t* panel = p.weight + pair * 2 * p.panel_bytes;
-    const bool both = n0 + kPanel < p.n;  // else the panel is its own partner, not stored
-    for (int64_t k0 = 0, s = 0; k0 < p.k; k0 += even, ++s) {
-      const int64_t count = p.k - k0 < even ? p.k - k0 : even;
-      for (int c = 0; c < (both ? 2 : 1); ++c)
-        Decoder<kLayout>::floats(panel + c * p.panel_bytes, k0, count, w + c * step);
+    Stretch s{.n0 = pair * 2 * kPanel, .w = w};
+    s.both = s.n0 + kPanel < p.n;  // else the panel is its own partner, and not stored
+    s.panels[0] = panel;
+    s.panels[1] = s.both ? panel + p.panel_bytes : panel;
+    for (int64_t i = 0; i < stretches; ++i) {
+      s.k0 = i * even;
+      s.count = p.k - s.k0 < even ? p.k - s.k0 : even;
+      first_tile<kLayout>(p, s, row_begin, first, rows > first);
       // The next stretch, or the next pair's first: likely this thread's next piece.
       const uint8_t* after =
-          s + 1 < stretches ? panel + (s + 1) * stretch_bytes : panel + 2 * p.panel_bytes;
+          i + 1 < stretches ? panel + (i + 1) * stretch_bytes : panel + 2 * p.panel_bytes;
       for_tiles<kTileRows>(
-          row_begin, row_end, {{after, after + p.panel_bytes}, stretch_bytes},
-          [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
-            kTiles[rows](p, row, n0, static_cast<const float*>(p.x) + row * p.ldx + k0, w,
-                         both ? step : 0, count, k0 == 0);
+          row_begin + first, row_end, {{after, after + p.panel_bytes}, stretch_bytes},
+          [&](int64_t row, int64_t count) __attribute__((always_inline)) {
+            kTiles[count](p, row, s.n0, static_cast<const float*>(p.x) + row * p.ldx + s.k0, w,
+                          s.both ? kStretch * kPanel : 0, s.count, s.k0 == 0);
           });
     }
   }

@@ -17,9 +17,10 @@ using gemm::Product;
 
 // Up to so many rows the fused kernels win; above, it pays to decode a stretch of weights once for
 // all rows. Measured: docs/kernels-cpu.md.
-constexpr int32_t kFusedMost = 16;
+constexpr int32_t kFusedMost = 12;
 // Sums of x per 32 k, on the caller's stack: 128 KiB. Calls with more rows are cut.
-constexpr int64_t kSums = kFusedMost * (gemm::kMaxK / kBlock);
+constexpr int64_t kSums = 16 * (gemm::kMaxK / kBlock);
+static_assert(kFusedMost <= 16);
 // Rows of one piece of work: their x stays in L2 while pairs of panels pass by.
 constexpr int64_t kTiledRows = 128;
 // Weights of one piece of fused work.
