@@ -26,10 +26,12 @@ struct ModelInfo {
 // A reading of the engine's counters; all since start unless a unit says otherwise.
 struct EngineStats {
   int32_t running_requests = 0, waiting_requests = 0;
-  int32_t total_pages = 0, used_pages = 0, cached_pages = 0;  // cached: held only by the prefix index
+  int32_t total_pages = 0, used_pages = 0,
+          cached_pages = 0;  // cached: held only by the prefix index
   int32_t page_size = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
-  uint64_t requests_finished = 0, requests_aborted = 0, requests_failed = 0, retractions = 0, steps = 0;
+  uint64_t requests_finished = 0, requests_aborted = 0, requests_failed = 0, retractions = 0,
+           steps = 0;
   uint64_t evicted_pages = 0;
   double generation_throughput = 0;  // tokens/s over the last few seconds
   // attention routes: "decode/cpu" -> times chosen
@@ -43,21 +45,24 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const Options& options);
   virtual ~Engine() = default;
 
-  // Checks the request against the model and the KV budget and queues it. The sink hears at least one
-  // event, the last of which has a finish reason. Errors: invalid_argument (empty prompt, an id out of
-  // range, a parameter outside its range, prompt longer than the model or the KV pool can hold),
-  // resource_exhausted (queue full), unavailable (draining).
+  // Checks the request against the model and the KV budget and queues it. The sink hears at least
+  // one event, the last of which has a finish reason. Errors: invalid_argument (empty prompt, an id
+  // out of range, a parameter outside its range, prompt longer than the model or the KV pool can
+  // hold), resource_exhausted (queue full), unavailable (draining).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
-  // The request ends with kAbort at the next step boundary, in whatever state it is; unknown ids are ignored.
+  // The request ends with kAbort at the next step boundary, in whatever state it is; unknown ids
+  // are ignored.
   virtual void abort(RequestId id) = 0;
   // Frees every cached prefix page. unavailable while requests run or wait.
   virtual Status flush_cache() = 0;
-  // No new requests; returns when those inside are done or the deadline has passed (then aborts them).
+  // No new requests; returns when those inside are done or the deadline has passed (then aborts
+  // them).
   virtual void drain(double seconds) = 0;
 
   virtual const ModelInfo& model() const = 0;
   virtual EngineStats stats() const = 0;
-  // The resolution (backends per phase, page size, dtypes, each with its reason) as JSON text and as a table.
+  // The resolution (backends per phase, page size, dtypes, each with its reason) as JSON text and
+  // as a table.
   virtual std::string resolution_json() const = 0;
   virtual std::string resolution_table() const = 0;
 };

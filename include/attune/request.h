@@ -18,19 +18,22 @@ struct SamplingParams {
   float top_p = 1.0f;        // (0, 1]
   int32_t top_k = -1;        // -1: all
   float min_p = 0.0f;        // [0, 1]
-  float repetition_penalty = 1.0f;  // (0, 2]; prompt and output, CTRL paper (arXiv:1909.05858) section 4.1
-  float presence_penalty = 0.0f;    // [-2, 2]; output only, OpenAI API
-  float frequency_penalty = 0.0f;   // [-2, 2]; output only, OpenAI API
+  float repetition_penalty =
+      1.0f;  // (0, 2]; prompt and output, CTRL paper (arXiv:1909.05858) section 4.1
+  float presence_penalty = 0.0f;                      // [-2, 2]; output only, OpenAI API
+  float frequency_penalty = 0.0f;                     // [-2, 2]; output only, OpenAI API
   std::vector<std::pair<TokenId, float>> logit_bias;  // added to the logits, before everything else
-  std::optional<uint64_t> seed;  // a draw depends on (seed, position) only; unset: the engine picks one
+  std::optional<uint64_t>
+      seed;  // a draw depends on (seed, position) only; unset: the engine picks one
 
   int32_t max_new_tokens = 128;
   int32_t min_new_tokens = 0;  // below it, end-of-sequence and stop ids cannot be drawn
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;  // besides the model's own end-of-sequence ids
 
-  int32_t top_logprobs = -1;        // -1: none; 0: of the chosen token; k > 0: and of the k likeliest
-  int32_t prompt_logprob_start = -1;  // -1: none; else from this prompt position on (top_logprobs wide)
+  int32_t top_logprobs = -1;  // -1: none; 0: of the chosen token; k > 0: and of the k likeliest
+  int32_t prompt_logprob_start =
+      -1;  // -1: none; else from this prompt position on (top_logprobs wide)
 
   bool operator==(const SamplingParams&) const = default;
 };
@@ -38,9 +41,9 @@ struct SamplingParams {
 struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in [0, vocabulary)
   SamplingParams sampling;
-  int32_t priority = 0;     // higher first; equal ones by arrival
-  std::string cache_salt;   // prefixes are shared only between requests of one salt
-  std::string label;        // for logs (the HTTP request id)
+  int32_t priority = 0;    // higher first; equal ones by arrival
+  std::string cache_salt;  // prefixes are shared only between requests of one salt
+  std::string label;       // for logs (the HTTP request id)
 };
 
 // Natural log of the model's distribution (before temperature and filters).
@@ -68,11 +71,12 @@ struct Usage {
   int32_t completion_tokens = 0;
 };
 
-// A batch of news about one request, in order. The last one has finish != kNone; nothing follows it.
+// A batch of news about one request, in order. The last one has finish != kNone; nothing follows
+// it.
 struct TokenEvent {
   RequestId request = 0;
-  std::vector<TokenId> tokens;          // new ones; a stop token is included
-  std::vector<LogprobEntry> logprobs;   // one per token, when asked for
+  std::vector<TokenId> tokens;         // new ones; a stop token is included
+  std::vector<LogprobEntry> logprobs;  // one per token, when asked for
   // Entry i is of prompt position prompt_logprobs_first + i; position 0 has none and is skipped.
   std::vector<LogprobEntry> prompt_logprobs;
   int32_t prompt_logprobs_first = 0;

@@ -60,22 +60,42 @@ class [[nodiscard]] Status {
   std::unique_ptr<Rep> rep_;
 };
 
-inline Status invalid_argument(std::string m) { return {Code::kInvalidArgument, std::move(m)}; }
-inline Status not_found(std::string m) { return {Code::kNotFound, std::move(m)}; }
-inline Status unsupported(std::string m) { return {Code::kUnsupported, std::move(m)}; }
-inline Status resource_exhausted(std::string m) { return {Code::kResourceExhausted, std::move(m)}; }
-inline Status data_loss(std::string m) { return {Code::kDataLoss, std::move(m)}; }
-inline Status cancelled(std::string m) { return {Code::kCancelled, std::move(m)}; }
-inline Status unavailable(std::string m) { return {Code::kUnavailable, std::move(m)}; }
-inline Status deadline_exceeded(std::string m) { return {Code::kDeadlineExceeded, std::move(m)}; }
-inline Status io_error(std::string m) { return {Code::kIoError, std::move(m)}; }
-inline Status internal_error(std::string m) { return {Code::kInternal, std::move(m)}; }
+inline Status invalid_argument(std::string m) {
+  return {Code::kInvalidArgument, std::move(m)};
+}
+inline Status not_found(std::string m) {
+  return {Code::kNotFound, std::move(m)};
+}
+inline Status unsupported(std::string m) {
+  return {Code::kUnsupported, std::move(m)};
+}
+inline Status resource_exhausted(std::string m) {
+  return {Code::kResourceExhausted, std::move(m)};
+}
+inline Status data_loss(std::string m) {
+  return {Code::kDataLoss, std::move(m)};
+}
+inline Status cancelled(std::string m) {
+  return {Code::kCancelled, std::move(m)};
+}
+inline Status unavailable(std::string m) {
+  return {Code::kUnavailable, std::move(m)};
+}
+inline Status deadline_exceeded(std::string m) {
+  return {Code::kDeadlineExceeded, std::move(m)};
+}
+inline Status io_error(std::string m) {
+  return {Code::kIoError, std::move(m)};
+}
+inline Status internal_error(std::string m) {
+  return {Code::kInternal, std::move(m)};
+}
 
 // A value, or the Status that says why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) {  // NOLINT
     if (status_.ok()) status_ = internal_error("Result built from an ok Status without a value");
   }
@@ -98,10 +118,10 @@ class [[nodiscard]] Result {
 
 #define ATTUNE_CONCAT_(a, b) a##b
 #define ATTUNE_CONCAT(a, b) ATTUNE_CONCAT_(a, b)
-#define ATTUNE_RETURN_IF_ERROR(expr)                        \
-  do {                                                      \
-    ::attune::Status attune_status_ = (expr);               \
-    if (!attune_status_.ok()) return attune_status_;        \
+#define ATTUNE_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::attune::Status attune_status_ = (expr);        \
+    if (!attune_status_.ok()) return attune_status_; \
   } while (false)
 #define ATTUNE_ASSIGN_OR_RETURN_(tmp, lhs, expr) \
   auto tmp = (expr);                             \

@@ -150,7 +150,8 @@ class Bench {
   device::Stream& stream_;
 };
 
-int main_(const std::string& name, const std::string& isa, int threads, const std::string& phase) {
+int run_bench(const std::string& name, const std::string& isa, int threads,
+              const std::string& phase) {
   auto device = device::create_cpu_device(threads, isa);
   const BackendEntry* entry = find_backend(name);
   if (!device.ok() || !entry || !entry->create) {
@@ -179,6 +180,6 @@ int main_(const std::string& name, const std::string& isa, int threads, const st
 }  // namespace attune::attention
 
 int main(int argc, char** argv) {
-  return attune::attention::main_(argc > 1 ? argv[1] : "cpu", argc > 2 ? argv[2] : "auto",
-                                  argc > 3 ? std::atoi(argv[3]) : 0, argc > 4 ? argv[4] : "");
+  return attune::attention::run_bench(argc > 1 ? argv[1] : "cpu", argc > 2 ? argv[2] : "auto",
+                                      argc > 3 ? std::atoi(argv[3]) : 0, argc > 4 ? argv[4] : "");
 }

@@ -5,8 +5,8 @@ namespace attune::base {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 }
 
-#define ATTUNE_CHECK(condition)                                              \
-  do {                                                                       \
-    if (!(condition)) [[unlikely]]                                           \
-      ::attune::base::check_failed(#condition, __FILE__, __LINE__);          \
+#define ATTUNE_CHECK(condition)                                     \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::attune::base::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -1,5 +1,5 @@
-// Structured log lines on standard error, behind this small interface so that fmt stays in .cc files.
-// There is no fatal level: a request must never end the process. Thread-safe.
+// Structured log lines on standard error, behind this small interface so that fmt stays in .cc
+// files. There is no fatal level: a request must never end the process. Thread-safe.
 #pragma once
 
 #include <sstream>

@@ -4,17 +4,28 @@ namespace attune {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kDataLoss: return "bad data";
-    case Code::kCancelled: return "cancelled";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kDeadlineExceeded: return "deadline exceeded";
-    case Code::kIoError: return "I/O error";
-    case Code::kInternal: return "internal error";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kResourceExhausted:
+      return "resource exhausted";
+    case Code::kDataLoss:
+      return "bad data";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kDeadlineExceeded:
+      return "deadline exceeded";
+    case Code::kIoError:
+      return "I/O error";
+    case Code::kInternal:
+      return "internal error";
   }
   return "unknown";
 }

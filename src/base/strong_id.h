@@ -1,4 +1,5 @@
-// Ids of different kinds are different types, so that a logical page can never index a physical pool.
+// Ids of different kinds are different types, so that a logical page can never index a physical
+// pool.
 #pragma once
 
 #include <compare>

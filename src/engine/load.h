@@ -33,7 +33,8 @@ struct LoadedEngine {
 
 Result<LoadedEngine> load_engine(const Options& options);
 
-// What load_engine would choose for the model on this machine, conflicts included; loads no weights.
+// What load_engine would choose for the model on this machine, conflicts included; loads no
+// weights.
 Result<resolve::Resolution> explain(const Options& options);
 
 // What the model asks of attention, and what the device offers: the resolver's inputs.

@@ -9,9 +9,26 @@
 namespace attune::tensor {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16, kF64, kI8, kI16, kI32, kI64, kU8, kBool,
-  kF8E4M3, kF8E5M2,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K,
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kU8,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
 };
 
 struct DTypeInfo {
@@ -22,7 +39,9 @@ struct DTypeInfo {
 };
 
 const DTypeInfo& dtype_info(DType dtype);
-inline const char* dtype_name(DType dtype) { return dtype_info(dtype).name; }
+inline const char* dtype_name(DType dtype) {
+  return dtype_info(dtype).name;
+}
 std::optional<DType> parse_dtype(std::string_view name);
 
 // Bytes of `elems` consecutive elements. REQUIRES: elems is a multiple of the block size.

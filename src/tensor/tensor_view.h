@@ -1,4 +1,5 @@
-// A non-owning, row-major view: pointer, type, shape. Rows may be padded (stride of dim 0 in elements).
+// A non-owning, row-major view: pointer, type, shape. Rows may be padded (stride of dim 0 in
+// elements).
 #pragma once
 
 #include <cstdint>
