@@ -35,8 +35,10 @@ class Server:
         self.url = self.ready["url"]
 
     def read_log(self):
-        self.log.seek(0)
-        return self.log.read()
+        if not self.log.closed:
+            self.log.seek(0)
+            self.text = self.log.read()
+        return self.text
 
     def stop(self, seconds=15):
         """Sends SIGTERM; the exit code, or an error after `seconds`."""
@@ -50,6 +52,8 @@ class Server:
             raise
         finally:
             self.process.stdout.close()
+            self.read_log()
+            self.log.close()
         return code
 
     def request(self, path, body=None, headers=None, method=None):

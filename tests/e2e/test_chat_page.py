@@ -9,7 +9,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from attune_server import ServerCase
 
-SECONDS = 60
+SECONDS = 120
 
 
 class ChatPageTest(ServerCase):
@@ -94,6 +94,7 @@ class ChatPageTest(ServerCase):
         self.screenshot("error")
 
     def test_nothing_from_elsewhere_and_no_complaints(self):
+        self.set("max_tokens", "24")
         self.find("#input").send_keys("Write `code`", Keys.ENTER)
         self.until(lambda: self.all(".assistant") and self.written())
         complaints = [entry for entry in self.browser.get_log("browser")
@@ -108,6 +109,7 @@ class ChatPageTest(ServerCase):
         self.browser.set_window_size(390, 800)
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
             "features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+        self.set("max_tokens", "24")
         self.find("#input").send_keys("Hi!", Keys.ENTER)
         self.until(lambda: self.all(".assistant") and self.written())
         width = self.browser.execute_script(

@@ -28,7 +28,7 @@ class ProcessTest(unittest.TestCase):
     def test_term_lets_the_running_stream_end(self):
         server = Server()
         body = json.dumps({"text": "Once upon a time", "stream": True,
-                           "sampling_params": {"max_new_tokens": 64, "ignore_eos": True}}).encode()
+                           "sampling_params": {"max_new_tokens": 16, "ignore_eos": True}}).encode()
         with urllib.request.urlopen(server.url + "/generate", body) as stream:
             self.assertTrue(stream.readline().startswith(b"data: "))
             stopper = threading.Thread(target=lambda: self.assertEqual(server.stop(), 0))
@@ -36,7 +36,7 @@ class ProcessTest(unittest.TestCase):
             events = [line for line in stream.read().decode().split("\n\n") if line.strip()]
         stopper.join()
         self.assertEqual(events[-1], "data: [DONE]")
-        self.assertEqual(json.loads(events[-2][6:])["meta_info"]["completion_tokens"], 64)
+        self.assertEqual(json.loads(events[-2][6:])["meta_info"]["completion_tokens"], 16)
 
     def test_term_ends_within_ten_seconds(self):
         server = Server()
