@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails on an #include arrow that the house does not allow (docs/architecture.md, section 2).
+"""Fails on an #include arrow that the house does not allow (docs/architecture.md).
 
 A row says which folders the files of a folder may include besides themselves, include/attune and
 src/base. A row that names a folder allows what that one allows too; a row that names one header allows

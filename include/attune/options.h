@@ -1,5 +1,6 @@
-// Every setting of the engine and server, with its default. The table in src/base/settings.cc binds each
-// member to its flag, environment name, JSON key and help text; nothing else parses settings.
+// Every setting of the engine and server, with its default. The table in src/base/settings_table.cc
+// binds each member to its flag, environment name, JSON key and help text; nothing else parses
+// settings.
 #pragma once
 
 #include <cstdint>
@@ -11,40 +12,41 @@ namespace attune {
 struct Options {
   // model
   std::string model = "build/models/smollm2-135m-instruct-q4_1.gguf";  // file or folder
-  std::string served_model_name;      // empty: the model's own
-  std::string load_format = "auto";   // auto | gguf | safetensors | dummy
-  std::string tokenizer;              // empty: the model's; else a tokenizer.json, folder or GGUF
-  std::string chat_template;          // empty: the model's; else a file
-  int32_t context_length = 0;         // 0: the model's
-  uint64_t random_seed = 0;           // dummy weights, and requests without a seed
+  std::string served_model_name;                                       // empty: the model's own
+  std::string load_format = "auto";  // auto | gguf | safetensors | dummy
+  std::string tokenizer;             // empty: the model's; else a tokenizer.json, folder or GGUF
+  std::string chat_template;         // empty: the model's; else a file
+  int32_t context_length = 0;        // 0: the model's
+  uint64_t random_seed = 0;          // dummy weights, and requests without a seed
 
   // device and types
-  std::string device = "auto";        // auto | cpu | cuda
-  std::string dtype = "auto";         // auto | float32 | bfloat16 | float16
+  std::string device = "auto";  // auto | cpu | cuda
+  std::string dtype = "auto";   // auto | float32 | bfloat16 | float16
   std::string kv_cache_dtype = "auto";
-  std::string cpu_isa = "auto";       // auto | avx2 | avx512 | avx512_vnni | avx512_bf16
-  int32_t threads = 0;                // 0: one per core
+  std::string cpu_isa = "auto";  // auto | avx2 | avx512 | avx512_vnni | avx512_bf16
+  int32_t threads = 0;           // 0: one per core
 
   // attention
-  std::string attention_backend;      // empty: chosen
+  std::string attention_backend;  // empty: chosen
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
   bool no_attention_fallback = false;
-  int32_t page_size = 0;              // 0: chosen
+  int32_t page_size = 0;  // 0: chosen
 
   // memory and scheduling
-  int64_t max_total_tokens = 0;       // 0: from mem_fraction_static
-  double mem_fraction_static = 0;     // of the memory free at start, weights and KV together; 0: chosen
-  int32_t max_running_requests = 0;   // 0: chosen
-  int32_t max_queued_requests = 0;    // 0: no bound
-  int32_t chunked_prefill_size = 0;   // tokens per step; 0: chosen; -1: whole prompts
-  int32_t max_prefill_tokens = 16384; // prompt tokens per step in all
+  int64_t max_total_tokens = 0;  // 0: from mem_fraction_static
+  double mem_fraction_static =
+      0;  // of the memory free at start, weights and KV together; 0: chosen
+  int32_t max_running_requests = 0;      // 0: chosen
+  int32_t max_queued_requests = 0;       // 0: no bound
+  int32_t chunked_prefill_size = 0;      // tokens per step; 0: chosen; -1: whole prompts
+  int32_t max_prefill_tokens = 16384;    // prompt tokens per step in all
   std::string schedule_policy = "fcfs";  // fcfs | lpm
   double schedule_conservativeness = 1.0;
   bool disable_radix_cache = false;
   bool disable_overlap_schedule = false;
   bool enable_deterministic_inference = false;
-  std::string record_plans;           // a file that gets every StepPlan
+  std::string record_plans;  // a file that gets every StepPlan
 
   // server
   std::string host = "127.0.0.1";
@@ -52,10 +54,10 @@ struct Options {
   std::string api_key;
   std::vector<std::string> allowed_origins;  // CORS; empty: off
   int64_t max_request_bytes = 8 << 20;
-  double request_timeout = 0;         // seconds from arrival to the last token; 0: none
-  double read_timeout = 30;           // seconds for a client to send its request
+  double request_timeout = 0;  // seconds from arrival to the last token; 0: none
+  double read_timeout = 30;    // seconds for a client to send its request
   int32_t max_connections = 4096;
-  std::string log_level = "info";     // debug | info | warning | error
+  std::string log_level = "info";  // debug | info | warning | error
   bool log_requests = false;
 
   bool operator==(const Options&) const = default;

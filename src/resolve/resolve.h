@@ -1,5 +1,5 @@
 // Which attention backend runs, on what pages and types, and why: a pure function from plain data
-// to a Resolution. The rules are rows of docs/selection-rules.md (S1, S2, ...). It knows no backend
+// to a Resolution. The rules are rows of docs/selection-rules.md. It knows no backend
 // by name: the preferred orders stand in preferences.cc. What a user set is never rewritten; a
 // contradiction is a conflict that says what to change.
 #pragma once
@@ -80,7 +80,7 @@ struct Resolution {
 Resolution resolve(const ModelTraits& model, const DeviceTraits& device, const Options& options,
                    const std::vector<Descriptor>& backends);
 
-// The preferred order of backends of a device class, best first (S4 to S7).
+// The preferred order of backends of a device class, best first (S7).
 const std::vector<std::string>& preferred_order(attention::Arch arch,
                                                 attention::AttentionKind kind);
 

@@ -111,7 +111,7 @@ Status Bpe::add_listed_merges(const VocabData& data, const TokenIndex& by_spelli
                                          : std::string_view(joined),
                                  "\" is not in the vocabulary"));
     }
-    // Text never becomes a control token by merging (bug log I-05).
+    // Text never becomes a control token by merging.
     const TokenType type = data.types[static_cast<size_t>(whole)];
     if (type != TokenType::kControl && type != TokenType::kUnknown)
       put_merge(l, r, static_cast<uint32_t>(i), whole);

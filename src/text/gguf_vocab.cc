@@ -106,7 +106,7 @@ Status read_framing(const GgufFile& file, VocabData& data, bool bos_by_default) 
   return {};
 }
 
-// Some files name the wrong kind of vocabulary; its spelling of spaces tells (bug log I-10).
+// Some files name the wrong kind of vocabulary; its spelling of spaces tells.
 Status check_spelling(const VocabData& data, bool byte_level, std::string_view model) {
   size_t markers = 0, byte_spaces = 0;
   for (std::string_view token : data.tokens) {

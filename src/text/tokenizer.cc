@@ -186,7 +186,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions opti
     done = match->end;
   }
   if (done < text.size()) impl_->encode_text(text.substr(done), done == 0, scratch, out);
-  // One BOS is enough, whoever wrote it (bug log I-01).
+  // One BOS is enough, whoever wrote it.
   const TokenId bos = impl_->data.bos;
   if (prefix > 0 && bos >= 0 && out[prefix - 1] == bos && out.size() > prefix &&
       out[prefix] == bos) {
