@@ -11,28 +11,6 @@
 namespace attune::formats {
 namespace {
 
-constexpr FamilyTraits kFamilies[] = {
-    {.name = "llama",
-     .gguf_architecture = "llama",
-     .hf_architecture = "LlamaForCausalLM",
-     .gguf_rope = RopeStyle::kInterleaved},
-    {.name = "mistral",
-     .gguf_architecture = "mistral",
-     .hf_architecture = "MistralForCausalLM",
-     .gguf_rope = RopeStyle::kInterleaved,
-     .window_rule = WindowRule::kAllLayers},
-    {.name = "qwen2",
-     .gguf_architecture = "qwen2",
-     .hf_architecture = "Qwen2ForCausalLM",
-     .qkv_bias = true,
-     .window_rule = WindowRule::kSwitched},
-    {.name = "qwen3",
-     .gguf_architecture = "qwen3",
-     .hf_architecture = "Qwen3ForCausalLM",
-     .qk_norm = true,
-     .window_rule = WindowRule::kSwitched},
-};
-
 // YaRN's temperature, arXiv:2309.00071 equation 22, with DeepSeek's weight.
 double yarn_mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -71,10 +49,6 @@ void scale_yarn(const RopeConfig& rope, std::vector<double>& freqs) {
 }
 
 }  // namespace
-
-std::span<const FamilyTraits> default_families() {
-  return kFamilies;
-}
 
 std::vector<double> inverse_frequencies(const RopeConfig& rope) {
   std::vector<double> freqs(size_t(rope.dim / 2));

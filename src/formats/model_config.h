@@ -98,8 +98,8 @@ enum class WindowRule : uint8_t {
   kSwitched,   // only with use_sliding_window, from layer max_window_layers on
 };
 
-// What formats must know of a family to read its files. src/model registers families; the default
-// list covers those whose weights are named and shaped as Llama's.
+// What formats must know of a family to read its files. The families are src/model's: callers bring
+// their list.
 struct FamilyTraits {
   std::string_view name;  // "qwen2": ModelConfig::architecture, and config.json's model_type
   std::string_view gguf_architecture;  // general.architecture
@@ -109,14 +109,12 @@ struct FamilyTraits {
   bool qk_norm = false;
   WindowRule window_rule = WindowRule::kIgnored;
 };
-std::span<const FamilyTraits> default_families();
 
 // Errors name the key and what it may be; unsupported lists the families.
-Result<ModelConfig> model_config_from_gguf(
-    const GgufFile& gguf, std::span<const FamilyTraits> families = default_families());
+Result<ModelConfig> model_config_from_gguf(const GgufFile& gguf,
+                                           std::span<const FamilyTraits> families);
 // `generation` may be null. REQUIRES: nothing; any document is answered with a config or a Status.
-Result<ModelConfig> model_config_from_hf(
-    const Json& config, const Json* generation,
-    std::span<const FamilyTraits> families = default_families());
+Result<ModelConfig> model_config_from_hf(const Json& config, const Json* generation,
+                                         std::span<const FamilyTraits> families);
 
 }  // namespace attune::formats

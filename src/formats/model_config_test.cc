@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/gguf.h"
+#include "formats/test_families.h"
 #include "formats/test_files.h"
 
 namespace attune::formats {

@@ -72,6 +72,6 @@ struct LoadedModel {
 // load_format "dummy" a folder with config.json, or a config.json, or a GGUF file (its config
 // alone). load_format: auto | gguf | safetensors | dummy.
 Result<LoadedModel> open_model(const std::string& path, std::string_view load_format, uint64_t seed,
-                               std::span<const FamilyTraits> families = default_families());
+                               std::span<const FamilyTraits> families);
 
 }  // namespace attune::formats

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/dequant.h"
+#include "formats/test_families.h"
 #include "formats/test_files.h"
 
 namespace attune::formats {
@@ -99,7 +100,7 @@ TEST(OpenModel, SplitGgufIsRefused) {
 }
 
 TEST(OpenModel, FamiliesComeFromTheCaller) {
-  const FamilyTraits only_qwen[] = {default_families()[2]};
+  const FamilyTraits only_qwen[] = {kTestFamilies[2]};
   const Result<LoadedModel> model = open_model(golden("models/llama"), "auto", 0, only_qwen);
   EXPECT_EQ(model.status().code(), Code::kUnsupported);
   EXPECT_THAT(model.status().message(),

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/gguf.h"
-#include "formats/model_config.h"
+#include "formats/test_families.h"
 
 using attune::formats::GgufEntry;
 using attune::formats::GgufFile;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "formats/json.h"
-#include "formats/model_config.h"
+#include "formats/test_families.h"
 
 using attune::formats::Json;
 using attune::formats::parse_json;
