@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 
 #include "sched/scheduler.h"
 
@@ -11,10 +12,10 @@ Result<Policy> parse_policy(const std::string& name) {
 }
 
 int32_t SchedulerConfig::max_step_tokens() const {
-  const int32_t prefill = chunked_prefill_size > 0
+  const int64_t prefill = chunked_prefill_size > 0
                               ? std::min(chunked_prefill_size, max_prefill_tokens)
                               : std::max(max_prefill_tokens, max_model_len);
-  return prefill + max_running_requests;
+  return static_cast<int32_t>(std::min<int64_t>(prefill + max_running_requests, INT32_MAX));
 }
 
 }  // namespace attune::sched
