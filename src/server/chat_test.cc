@@ -311,7 +311,7 @@ TEST_F(ChatTest, SamplingReachesTheEngine) {
   ask(kPath, chat(R"(,"temperature":0.5,"top_p":0.9,"top_k":5,"min_p":0.1,
       "repetition_penalty":1.1,"presence_penalty":0.2,"frequency_penalty":-0.3,"seed":-1,
       "logit_bias":{"65":-100,"66":2.5},"min_tokens":1,"max_tokens":9,"ignore_eos":true)"));
-  const SamplingParams& s = engine.seen().at(0).sampling;
+  const SamplingParams s = engine.seen().at(0).sampling;
   EXPECT_FLOAT_EQ(s.temperature, 0.5f);
   EXPECT_FLOAT_EQ(s.top_p, 0.9f);
   EXPECT_EQ(s.top_k, 5);
