@@ -139,7 +139,11 @@ class EngineImpl final : public Engine {
     return !stopping_;
   }
 
-  bool can_plan() const { return !blocked_ && loaded_.scheduler->has_work(); }
+  // Not upon a step that was not launched: its places hold nothing that a next step could read.
+  bool can_plan() const {
+    const bool failed = !in_flight_.empty() && !in_flight_.back().error.empty();
+    return !blocked_ && !failed && loaded_.scheduler->has_work();
+  }
 
   void plan_and_launch() {
     sched::StepPlan plan = loaded_.scheduler->plan();
