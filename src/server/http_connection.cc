@@ -192,11 +192,11 @@ void Connection::finish_exchange() {
   std::string().swap(sending_);
   std::string().swap(out_);
   sent_ = 0;
-  if (!keep_alive_ || last_ || host_->stopping) return linger();
-  if (parser_) {  // 100 Continue was sent; the body is still to come
+  if (parser_ && !last_) {  // 100 Continue was sent; the body is still to come
     arm(host_->options.read_timeout, &Connection::on_read_timeout);
     return;
   }
+  if (!keep_alive_ || last_ || host_->stopping) return linger();
   next_request();
 }
 

@@ -1,5 +1,6 @@
 #include "server/http_parser.h"
 
+#include <algorithm>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
@@ -103,7 +104,12 @@ void RequestParser::fill_head() {
     default:
       request_.method = Method::kOther;
   }
-  const std::string target(message.target());
+  std::string target(message.target());
+  // "http://host/path": only proxies are sent it, but every server must take it (RFC 9112, 3.2.2).
+  if (const size_t colons = target.find("://"); colons != std::string::npos && target[0] != '/') {
+    target.erase(0, std::min(target.find_first_of("/?", colons + 3), target.size()));
+    if (target.empty() || target[0] == '?') target.insert(0, "/");
+  }
   const size_t mark = target.find('?');
   request_.path = percent_decode(std::string_view(target).substr(0, mark));
   if (mark != std::string::npos) request_.query = target.substr(mark + 1);

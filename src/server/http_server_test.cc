@@ -184,6 +184,27 @@ TEST_F(HttpServerTest, ContinueIsSentWhenAskedFor) {
   EXPECT_EQ(client.read_reply().body, "POST abc");
 }
 
+TEST_F(HttpServerTest, TheBodyAfterContinueIsReadAlsoWhenTheConnectionThenCloses) {
+  start();
+  Client client(port());
+  client.send(
+      "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\nExpect: "
+      "100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_reply().status, 100);
+  client.send("abc");
+  EXPECT_EQ(client.read_reply().body, "POST abc");
+  EXPECT_TRUE(client.at_end());
+}
+
+TEST_F(HttpServerTest, ATargetMayBeAWholeUrl) {
+  start();
+  for (const char* target : {"http://x:1/echo", "HTTP://x/echo?a=b"}) {
+    Client client(port());
+    client.send("GET " + std::string(target) + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+    EXPECT_EQ(client.read_reply().status, 200) << target;
+  }
+}
+
 TEST_F(HttpServerTest, LimitsOfHeadAndBody) {
   HttpOptions options;
   options.max_body_bytes = 1000;
