@@ -14,14 +14,18 @@ std::string number_text(double value) {
   return {text, end};
 }
 
-// The value as the client wrote it, cut to a readable length at a character's border.
-std::string shown(const Json& value) {
+// Cut to a readable length at a character's border.
+std::string shortened(std::string text) {
   constexpr size_t kLimit = 80;
-  std::string text = value.dump();
   if (text.size() <= kLimit) return text;
   size_t end = kLimit;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "...";
+}
+
+// The value as the client wrote it.
+std::string shown(const Json& value) {
+  return shortened(value.dump());
 }
 
 }  // namespace
@@ -34,6 +38,14 @@ MaybeFault read_bool(const Json& value, bool& out) {
 
 MaybeFault read_string(const Json& value, std::string& out) {
   if (!value.is_string()) return Fault{"must be a string"};
+  out = value.as_string();
+  return std::nullopt;
+}
+
+MaybeFault read_name(const Json& value, std::string& out) {
+  if (!value.is_string() || value.as_string().size() > kMaxNameBytes) {
+    return Fault{"must be a string of at most " + std::to_string(kMaxNameBytes) + " bytes"};
+  }
   out = value.as_string();
   return std::nullopt;
 }
@@ -64,8 +76,12 @@ MaybeFault read_number(const Json& value, Range range, double& out) {
 
 MaybeFault read_strings(const Json& value, size_t max_count, std::vector<std::string>& out) {
   const Fault fault{"must be a non-empty string or an array of at most " +
-                    std::to_string(max_count) + " such strings"};
-  const auto good = [](const Json& item) { return item.is_string() && !item.as_string().empty(); };
+                    std::to_string(max_count) + " such strings, of at most " +
+                    std::to_string(kMaxNameBytes) + " bytes each"};
+  const auto good = [](const Json& item) {
+    return item.is_string() && !item.as_string().empty() &&
+           item.as_string().size() <= kMaxNameBytes;
+  };
   out.clear();
   if (value.is_array()) {
     if (value.as_array().size() > max_count) return fault;
@@ -92,7 +108,8 @@ MaybeFault read_token_ids(const Json& value, std::vector<int32_t>& out) {
   return std::nullopt;
 }
 
-ApiError unknown_field(const std::string& path) {
+ApiError unknown_field(const std::string& whole_path) {
+  const std::string path = shortened(whole_path);
   return {400, "unknown field '" + path + "'; remove it", path, "unknown_parameter"};
 }
 

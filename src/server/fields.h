@@ -37,9 +37,12 @@ struct Range {
 // Each reads one value, or says what it must be.
 MaybeFault read_bool(const formats::Json& value, bool& out);
 MaybeFault read_string(const formats::Json& value, std::string& out);
+// What is copied for every choice, or repeated in every event, has to be short.
+constexpr size_t kMaxNameBytes = 1024;
+MaybeFault read_name(const formats::Json& value, std::string& out);
 MaybeFault read_int(const formats::Json& value, int64_t low, int64_t high, int64_t& out);
 MaybeFault read_number(const formats::Json& value, Range range, double& out);
-// A string or an array of at most `max_count`; none may be empty.
+// A string or an array of at most `max_count`; none may be empty or over kMaxNameBytes.
 MaybeFault read_strings(const formats::Json& value, size_t max_count,
                         std::vector<std::string>& out);
 // An array of integers in [0, 2^31).
@@ -52,9 +55,9 @@ Field<T> bool_field(std::string name, Get get) {
           [get](T& object, const formats::Json& value) { return read_bool(value, get(object)); }};
 }
 template <typename T, typename Get>
-Field<T> string_field(std::string name, Get get) {
+Field<T> name_field(std::string name, Get get) {
   return {std::move(name),
-          [get](T& object, const formats::Json& value) { return read_string(value, get(object)); }};
+          [get](T& object, const formats::Json& value) { return read_name(value, get(object)); }};
 }
 template <typename T, typename Get>
 Field<T> int_field(std::string name, int64_t low, int64_t high, Get get) {

@@ -32,17 +32,14 @@ std::optional<ApiError> read_sampling(const Json& value, R& request) {
 
 MaybeFault read_ids(R& request, const Json& value) {
   request.ids.clear();
-  if (value.is_string()) {
-    request.ids.push_back(value.as_string());
-    return std::nullopt;
-  }
+  if (value.is_string()) return read_name(value, request.ids.emplace_back());
   return read_strings(value, kMaxPrompts, request.ids);
 }
 
 const std::vector<Field<R>>& generate_fields() {
   static const std::vector<Field<R>> table = [] {
     std::vector<Field<R>> rows = {
-        string_field<R>(
+        name_field<R>(
             "model", [](R & r) -> auto& { return r.model; }),
         ignored_field<R>("text"),             // read first: see parse_generate
         ignored_field<R>("input_ids"),        // likewise
@@ -58,9 +55,9 @@ const std::vector<Field<R>>& generate_fields() {
         bool_field<R>(
             "return_text_in_logprobs", [](R & r) -> auto& { return r.text_in_logprobs; }),
         custom_field<R>("rid", read_ids),
-        string_field<R>(
+        name_field<R>(
             "cache_salt", [](R & r) -> auto& { return r.cache_salt; }),
-        string_field<R>(
+        name_field<R>(
             "extra_key", [](R & r) -> auto& { return r.cache_salt; }),
         ignored_field<R>("log_metrics"),
     };

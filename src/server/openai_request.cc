@@ -45,12 +45,12 @@ Table shared_fields() {
   Table table;
   add_part(table, sampling_fields(true), [](R& r) -> Generation& { return r.generations[0]; });
   const Table own = {
-      string_field<R>(
+      name_field<R>(
           "model", [](R & r) -> auto& { return r.model; }),
       bool_field<R>(
           "stream", [](R & r) -> auto& { return r.stream; }),
       custom_field<R>("stream_options", read_stream_options),
-      string_field<R>(
+      name_field<R>(
           "cache_salt", [](R & r) -> auto& { return r.cache_salt; }),
       unsupported_field<R>("response_format", "only {\"type\": \"text\"} is",
                            {Json(Json::Object{{"type", "text"}})}),

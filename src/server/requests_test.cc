@@ -112,6 +112,25 @@ TEST_F(RequestsTest, TypesAndRangesAreStrict) {
   }
 }
 
+// What every choice copies or every event repeats: long ones would take gigabytes.
+TEST_F(RequestsTest, NamesAndStopStringsAreShort) {
+  const auto field = [](std::string name, size_t bytes) {
+    return "\"" + name + "\":\"" + std::string(bytes, 'z') + "\"";
+  };
+  for (const char* name : {"model", "cache_salt", "stop"}) {
+    ask(kText, text(field(name, 1024)));
+    EXPECT_EQ(at(refused(400, kText, text(field(name, 1025))), "param"), Json(name));
+  }
+  EXPECT_EQ(at(refused(400, "/generate", R"({"text":"hi",)" + field("rid", 1025) + "}"), "param"),
+            Json("rid"));
+  std::string stops;
+  for (int i = 0; i < 5; ++i) stops += (i > 0 ? ",\"" : "\"") + std::string(1000, 'z') + "\"";
+  EXPECT_EQ(at(refused(400, kText, text("\"stop\":[" + stops + "]")), "param"), Json("stop"));
+  const Json unknown =
+      refused(400, kText, text(field("prompt2", 1) + "," + "\"" + std::string(5000, 'k') + "\":1"));
+  EXPECT_LT(at(unknown, "message").as_string().size(), 500u);
+}
+
 TEST_F(RequestsTest, RulesAcrossFields) {
   EXPECT_EQ(at(refused(400, kChat, chat(R"("top_logprobs":2)")), "param"), Json("top_logprobs"));
   EXPECT_EQ(at(refused(400, kChat, chat(R"("logprobs":2)")), "param"), Json("logprobs"));

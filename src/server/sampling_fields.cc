@@ -11,6 +11,7 @@ using formats::Json;
 namespace {
 
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4096;  // in all; each choice has tables of several times this
 constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxBiases = 4096;
 
@@ -44,6 +45,14 @@ MaybeFault read_stop_ids(Generation& g, const Json& value) {
     return Fault{"must have at most " + std::to_string(kMaxStopIds) + " ids"};
   }
   return read_token_ids(value, g.sampling.stop_token_ids);
+}
+
+MaybeFault read_stops(Generation& g, const Json& value) {
+  if (auto fault = read_strings(value, kMaxStops, g.stop)) return fault;
+  size_t bytes = 0;
+  for (const std::string& stop : g.stop) bytes += stop.size();
+  if (bytes <= kMaxStopBytes) return std::nullopt;
+  return Fault{"must have at most " + std::to_string(kMaxStopBytes) + " bytes in all"};
 }
 
 // {"token id": bias}
@@ -81,8 +90,7 @@ std::vector<Field<Generation>> sampling_fields(bool openai) {
       number_field<G>("presence_penalty", {-2, 2}, sampling(&S::presence_penalty)),
       number_field<G>("frequency_penalty", {-2, 2}, sampling(&S::frequency_penalty)),
       custom_field<G>("logit_bias", read_logit_bias),
-      custom_field<G>("stop",
-                      [](G& g, const Json& v) { return read_strings(v, kMaxStops, g.stop); }),
+      custom_field<G>("stop", read_stops),
       custom_field<G>("stop_token_ids", read_stop_ids),
       bool_field<G>("ignore_eos", sampling(&S::ignore_eos)),
       bool_field<G>("skip_special_tokens", own(&G::skip_special_tokens)),

@@ -26,7 +26,7 @@ HttpResponse json_response(const Json& json) {
 HttpResponse tokenize_body(const Model& model, int32_t limit, const std::string& body) {
   using T = TokenizeRequest;
   static const std::vector<Field<T>> table = {
-      string_field<T>(
+      name_field<T>(
           "model", [](T & t) -> auto& { return t.model; }),
       custom_field<T>("prompt",
                       [](T& t, const Json& value) -> MaybeFault {
@@ -62,7 +62,7 @@ HttpResponse tokenize_body(const Model& model, int32_t limit, const std::string&
 HttpResponse detokenize_body(const Model& model, const std::string& body) {
   using T = TokenizeRequest;
   static const std::vector<Field<T>> table = {
-      string_field<T>(
+      name_field<T>(
           "model", [](T & t) -> auto& { return t.model; }),
       custom_field<T>("tokens",
                       [](T& t, const Json& value) -> MaybeFault {
