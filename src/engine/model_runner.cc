@@ -33,11 +33,13 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
                 .page_size = config.geometry.page_size,
                 .num_slots = config.num_slots,
                 .threads = device.info().threads};
-  const int64_t layer_bytes = config.geometry.piece_bytes() * config.num_slots;
+  ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, device.allocate(r->kv_bytes(), "the KV pool"));
+  // The layers' pieces of one page lie side by side: memory is touched a page at a time, not a huge
+  // page in every layer.
   for (int32_t i = 0; i < config.geometry.layers; ++i) {
-    ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer, device.allocate(layer_bytes, "the KV pool"));
-    r->kv_views_.push_back(kv::make_view(config.geometry, buffer.data(), config.num_slots));
-    r->kv_buffers_.push_back(std::move(buffer));
+    char* base = r->kv_pool_.as<char>() + i * config.geometry.piece_bytes();
+    r->kv_views_.push_back(kv::make_view(config.geometry, base, config.num_slots));
+    r->kv_views_.back().page_stride = config.geometry.page_bytes();
   }
   ATTUNE_ASSIGN_OR_RETURN(
       r->logits_,

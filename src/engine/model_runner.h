@@ -101,7 +101,7 @@ class ModelRunner {
   device::Device* device_ = nullptr;
   device::Stream* stream_ = nullptr;
   attention::Limits limits_;
-  std::vector<device::Buffer> kv_buffers_;
+  device::Buffer kv_pool_;  // [slots, layers, piece]
   std::vector<kv::PagedKvView> kv_views_;
   device::Buffer logits_;  // [kMaxLogitRows, vocab]
   std::vector<Place> places_;
