@@ -43,7 +43,7 @@ void check_ranges(const Prepared& prepared) {
   }
 }
 
-void parse_body(Form form, std::string_view body) {
+void fuzz_body(Form form, std::string_view body) {
   GenerationRequest request;
   if (auto error = parse_generation(form, body, request)) {
     require(error->status == 400 && !error->message.empty());
@@ -55,7 +55,7 @@ void parse_body(Form form, std::string_view body) {
 }
 
 // The same bytes in one piece and in pieces of `step` end in the same state.
-void parse_http(std::string_view bytes, size_t step) {
+void fuzz_http(std::string_view bytes, size_t step) {
   constexpr size_t kMaxHeader = 1024, kMaxBody = 4096;
   const auto run = [&](size_t piece) {
     RequestParser parser(kMaxHeader, kMaxBody);
@@ -88,16 +88,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 4) {
     case 0:
-      attune::server::parse_body(attune::server::Form::kChat, rest);
+      attune::server::fuzz_body(attune::server::Form::kChat, rest);
       break;
     case 1:
-      attune::server::parse_body(attune::server::Form::kCompletion, rest);
+      attune::server::fuzz_body(attune::server::Form::kCompletion, rest);
       break;
     case 2:
-      attune::server::parse_body(attune::server::Form::kGenerate, rest);
+      attune::server::fuzz_body(attune::server::Form::kGenerate, rest);
       break;
     default:
-      attune::server::parse_http(rest, 1 + data[0] / 4 % 16);
+      attune::server::fuzz_http(rest, 1 + data[0] / 4 % 16);
   }
   return 0;
 }
