@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "bench/serving.h"
 #include "cli/bench.h"
-#include "text/tokenizer.h"
+#include "cli/session.h"
 
 namespace attune::cli {
 namespace {
@@ -97,6 +97,12 @@ std::vector<base::Flag> ServingArgs::flags() {
        "N",
        "requests before the clock starts",
        {.min = 0}},
+      {"idle-timeout",
+       &config.load.idle_timeout_s,
+       load,
+       "SECONDS",
+       "a request that brings no byte for so long has failed",
+       {.min = 0.001}},
       {"temperature",
        &config.temperature,
        load,
@@ -117,10 +123,9 @@ std::vector<base::Flag> ServingArgs::flags() {
 Result<std::shared_ptr<const text::Tokenizer>> tokenizer_for(const ServingArgs& args,
                                                              const Options& options) {
   if (args.config.backend != "openai-chat") return std::shared_ptr<const text::Tokenizer>();
-  const std::string& path = options.tokenizer.empty() ? options.model : options.tokenizer;
-  auto tokenizer = text::Tokenizer::load(path);
+  auto tokenizer = load_tokenizer(options);
   if (!tokenizer.ok())
-    return tokenizer.status().with_context("openai-chat needs the model's --tokenizer");
+    return tokenizer.status().with_context("openai-chat sends text, which needs a tokenizer");
   return tokenizer;
 }
 
@@ -132,8 +137,11 @@ Status append_line(const std::string& path, const std::string& line) {
 
 Status serving(const Invocation& call, ServingArgs& args) {
   const Options& options = call.settings.options();
-  if (args.config.base_url.empty())
-    args.config.base_url = base::cat("http://", options.host, ":", options.port);
+  if (args.config.base_url.empty()) {
+    const bool v6 = options.host.find(':') != std::string::npos;
+    args.config.base_url =
+        base::cat("http://", v6 ? "[" : "", options.host, v6 ? "]" : "", ":", options.port);
+  }
   args.config.api_key = options.api_key;
   args.config.load.request_rate = std::isinf(args.request_rate) ? 0 : args.request_rate;
   args.config.load.seed = args.config.workload.seed;

@@ -14,7 +14,7 @@ import compare_llama  # noqa: E402
 
 def bench(*arguments):
     """(exit code, standard output, standard error) of `attune bench serving`."""
-    done = subprocess.run([attune_server.BINARY, "bench", "serving", "--model", attune_server.MODEL, *arguments],
+    done = subprocess.run([attune_server.BINARY, "bench", "serving", "--tokenizer", attune_server.MODEL, *arguments],
                           capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
