@@ -3,6 +3,7 @@
 # Seeds lie in tests/fuzz/seeds/NAME, what the fuzzer learns in build/fuzz/corpus/NAME, findings in build/fuzz/findings.
 source "$(dirname "$0")/common.sh"
 seconds=${FUZZ_SECONDS:-60}
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 tools/build.sh fuzz fuzzers
 mkdir -p build/fuzz/findings
 
