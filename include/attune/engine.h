@@ -34,8 +34,12 @@ struct EngineStats {
            steps = 0;
   uint64_t evicted_pages = 0;
   double generation_throughput = 0;  // tokens/s over the last few seconds
-  // attention routes: "decode/cpu" -> times chosen
-  std::vector<std::pair<std::string, uint64_t>> attention_routes;
+  struct AttentionRoute {
+    std::string phase, backend, path;  // "decode", "cpu", "paged"
+    uint64_t batches = 0;              // times chosen
+    bool fallback = false;             // not the phase's first candidate
+  };
+  std::vector<AttentionRoute> attention_routes;
 };
 
 // Thread-safe. Destruction aborts what still runs and joins the engine's thread.

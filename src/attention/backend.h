@@ -14,12 +14,26 @@
 
 namespace attune::attention {
 
+enum class Toggle : uint8_t { kAuto, kOn, kOff };
+
+// What a user may fix of a backend's own choices, for measurements and for outputs that compare
+// (docs/selection-rules.md, F2 to F4). A choice changes speed and rounding, never the result.
+struct Tuning {
+  int32_t num_splits = 0;           // parts of a sequence's keys; 0: the backend's choice
+  Toggle pack_gqa = Toggle::kAuto;  // query heads of one KV head share a tile
+  Toggle pdl = Toggle::kAuto;       // programmatic dependent launch, GPU only
+
+  bool operator==(const Tuning&) const = default;
+};
+
 // The largest step a plan must serve; fixes workspace sizes once. Heads and dims are those of every
-// layer; num_slots is the pool's, and bounds the page slots of every batch.
+// layer; num_slots is the pool's, and bounds the page slots of every batch. For a path that reads
+// rows, page_size is their number and num_slots 1 (kv::make_ragged_view).
 struct Limits {
   int32_t max_seqs = 0, max_tokens = 0, max_kv_len = 0;
   int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, num_slots = 0,
           threads = 1;
+  Tuning tuning;
 };
 
 // The sequences of one phase in a step, on the host; the arrays outlive the step. Sequence s owns
@@ -27,8 +41,12 @@ struct Limits {
 // kv_len[s]-1: its query i sees keys [0, kv_len[s] - q_len + i] (causal from the end). A sequence
 // may have no rows, and a row may see no key (q_len > kv_len): it gives output 0 and LSE -inf.
 // Nothing of a page beyond kv_len is ever read.
+//
+// For graphs (F8): a captured step reads these arrays where they were at capture; the caller keeps
+// them in place, and a step of fewer sequences is padded with sequences of no rows.
 struct Batch {
   Phase phase = Phase::kPrefill;
+  Path path = Path::kPaged;
   int32_t num_seqs = 0, num_tokens = 0;
   int32_t max_q_len = 0, max_kv_len = 0;
   const int32_t* q_indptr = nullptr;     // [num_seqs + 1]
@@ -36,6 +54,11 @@ struct Batch {
   const int32_t* page_indptr = nullptr;  // [num_seqs + 1]
   const int32_t* page_slots = nullptr;   // [page_indptr[num_seqs]], device slots in order
   int32_t page_size = 0;
+  // Paths that read rows: keys of sequence s are the view's rows [kv_start[s], + kv_len[s]), and
+  // there are no pages. [num_seqs]
+  const int32_t* kv_start = nullptr;
+  // false: every query sees keys [0, kv_len), less the window's past (a chunk of a prefix).
+  bool causal = true;
   bool deterministic = false;  // batch-invariant results are asked for
   // Verify with a token tree: bit j of word i says whether query i of a sequence sees its query j;
   // every query sees the whole prefix of kv_len - q_len keys. null: causal. [num_tokens] words,
@@ -52,7 +75,6 @@ struct LayerParams {
   // [q_heads] or null: a logit per head that only adds to the denominator (and so to the LSE); of
   // partial results to be merged one may have it.
   const float* sinks = nullptr;
-  bool causal = true;  // false: every query sees keys [0, kv_len), less the window's past
 };
 
 struct Io {

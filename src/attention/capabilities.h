@@ -14,6 +14,22 @@ enum class Phase : uint8_t { kPrefill, kDecode, kVerify, kDraftExtend };
 inline constexpr int kNumPhases = 4;
 const char* phase_name(Phase phase);  // "prefill", "decode", "verify", "draft_extend"
 
+// How a batch finds its keys. An MHA model has one path; an MLA model's extend batch is split by
+// sequence into several (docs/selection-rules.md, M1 to M6), its other phases are absorbed.
+enum class Path : uint8_t {
+  kPaged,     // keys and values in the pool's pages
+  kRagged,    // MLA, new tokens only: their keys and values up-projected, dense rows
+  kOneShot,   // MLA: prefix and new tokens gathered and up-projected, dense rows, one call
+  kChunked,   // MLA: kRagged, and the prefix in chunks, each gathered and up-projected, then merged
+  kAbsorbed,  // MLA: the pool's latents as they are; one KV head, V is the head of K
+};
+inline constexpr int kNumPaths = 5;
+const char* path_name(Path path);  // "paged", "ragged", "one_shot", "chunked", "absorbed"
+// Whether the attention calls of a path read dense rows instead of pages.
+constexpr bool reads_rows(Path path) {
+  return path == Path::kRagged || path == Path::kOneShot || path == Path::kChunked;
+}
+
 enum class Arch : uint8_t { kCpu, kSm80, kSm89, kSm90, kSm100 };
 enum class AttentionKind : uint8_t { kMha /* and GQA, MQA */, kMla };
 
@@ -27,7 +43,9 @@ struct Capabilities {
   std::vector<Arch> archs;
   std::vector<AttentionKind> kinds;
   std::vector<Phase> phases;
-  std::vector<HeadDims> head_dims;  // empty: any up to max_head_dim
+  std::vector<Path> extend_paths;     // MLA: paths of the prefill phase
+  std::vector<HeadDims> head_dims;    // kPaged and kAbsorbed; empty: any up to max_head_dim
+  std::vector<HeadDims> ragged_dims;  // of the paths that read rows; empty: any up to max_head_dim
   int32_t max_head_dim = 0;
   int32_t max_gqa_group = 0;  // query heads per KV head; 0: any
   std::vector<tensor::DType> q_dtypes, kv_dtypes;
@@ -35,9 +53,12 @@ struct Capabilities {
   bool causal = true, window = false, soft_cap = false, sinks = false, tree_mask = false,
        lse_out = false;
   bool graph_safe = true;
-  bool batch_invariant =
-      false;  // a row's bits do not depend on its batch mates, chunking or page size
+  // A row's bits do not depend on its batch mates, chunking, page size, nor on where a prefix hit
+  // begins.
+  bool batch_invariant = false;
   bool tolerates_host_copies = false;  // SM-side copies to host memory may run beside it
+  // Which of Tuning's wishes it can follow; what it cannot is left at its own choice.
+  bool num_splits = false, pack_gqa = false, pdl = false;
 };
 
 }  // namespace attune::attention

@@ -18,7 +18,7 @@ int64_t span_of(const char* field, const int32_t* indptr, int32_t s, std::string
 std::string check_sequence(const Batch& b, const Limits& limits, int32_t s) {
   std::string why;
   const int64_t q_len = span_of("q_indptr", b.q_indptr, s, &why);
-  const int64_t pages = span_of("page_indptr", b.page_indptr, s, &why);
+  const int64_t pages = reads_rows(b.path) ? 0 : span_of("page_indptr", b.page_indptr, s, &why);
   if (!why.empty()) return why;
   const int64_t kv_len = b.kv_len[s];
   if (kv_len < 0 || kv_len > limits.max_kv_len || kv_len > b.max_kv_len)
@@ -28,6 +28,12 @@ std::string check_sequence(const Batch& b, const Limits& limits, int32_t s) {
     return cat("sequence ", s, ": ", q_len, " queries, but max_q_len is ", b.max_q_len);
   if (b.tree_mask && q_len > 64)
     return cat("sequence ", s, ": a token tree of ", q_len, " tokens; a mask has 64 bits");
+  if (reads_rows(b.path)) {
+    if (b.kv_start[s] < 0 || b.kv_start[s] + kv_len > limits.page_size)
+      return cat("sequence ", s, ": key rows [", b.kv_start[s], ", ", b.kv_start[s] + kv_len,
+                 ") are not within the ", limits.page_size, " there are");
+    return {};
+  }
   if (pages * b.page_size < kv_len)
     return cat("sequence ", s, ": ", pages, " pages of ", b.page_size, " cannot hold kv_len ",
                kv_len);
@@ -48,14 +54,14 @@ Status check_batch(const Batch& b, const Limits& limits) {
     return invalid_argument(cat("attention batch: ", b.num_seqs, " sequences with ", b.num_tokens,
                                 " tokens exceed the limits of ", limits.max_seqs, " and ",
                                 limits.max_tokens));
-  if (b.page_size != limits.page_size || b.page_size <= 0)
+  if (!reads_rows(b.path) && (b.page_size != limits.page_size || b.page_size <= 0))
     return invalid_argument(
         cat("attention batch: page_size ", b.page_size, ", but the pool's is ", limits.page_size));
   if (b.num_seqs == 0) {
     if (b.num_tokens == 0) return {};
     return invalid_argument(cat("attention batch: ", b.num_tokens, " tokens of no sequence"));
   }
-  if (b.q_indptr[0] != 0 || b.page_indptr[0] != 0)
+  if (b.q_indptr[0] != 0 || (!reads_rows(b.path) && b.page_indptr[0] != 0))
     return invalid_argument("attention batch: q_indptr and page_indptr must begin with 0");
   for (int32_t s = 0; s < b.num_seqs; ++s) {
     const std::string why = check_sequence(b, limits, s);

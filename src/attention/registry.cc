@@ -29,4 +29,20 @@ const char* phase_name(Phase phase) {
   return "unknown";
 }
 
+const char* path_name(Path path) {
+  switch (path) {
+    case Path::kPaged:
+      return "paged";
+    case Path::kRagged:
+      return "ragged";
+    case Path::kOneShot:
+      return "one_shot";
+    case Path::kChunked:
+      return "chunked";
+    case Path::kAbsorbed:
+      return "absorbed";
+  }
+  return "unknown";
+}
+
 }  // namespace attune::attention

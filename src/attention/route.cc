@@ -71,7 +71,8 @@ Result<Choice> Router::route(const Batch& batch) {
       refusals.push_back(cat(name, ": ", join(support.reasons)));
       continue;
     }
-    if (list[i]->batches.fetch_add(1, std::memory_order_relaxed) == 0 && i > 0)
+    list[i]->batches[static_cast<size_t>(batch.path)].fetch_add(1, std::memory_order_relaxed);
+    if (list[i]->all.fetch_add(1, std::memory_order_relaxed) == 0 && i > 0)
       base::log_warning("attention for ", phase_name(batch.phase), " falls back to ", name, " (",
                         join(refusals), "); later fallbacks are only counted");
     return Choice{&backend, list[i]->backend};
@@ -85,9 +86,15 @@ std::vector<RouteCount> Router::counts() const {
   for (int phase = 0; phase < kNumPhases; ++phase) {
     for (size_t i = 0; i < order_[phase].size(); ++i) {
       const Entry& e = *order_[phase][i];
-      all.push_back({cat(phase_name(static_cast<Phase>(phase)), "/",
-                         backends_[e.backend]->capabilities().name),
-                     e.batches.load(std::memory_order_relaxed), i > 0});
+      const std::string& name = backends_[e.backend]->capabilities().name;
+      bool any = false;
+      for (int path = 0; path < kNumPaths; ++path) {
+        const uint64_t count = e.batches[path].load(std::memory_order_relaxed);
+        if (count == 0) continue;
+        all.push_back({static_cast<Phase>(phase), name, static_cast<Path>(path), count, i > 0});
+        any = true;
+      }
+      if (!any) all.push_back({static_cast<Phase>(phase), name, Path::kPaged, 0, i > 0});
     }
   }
   return all;

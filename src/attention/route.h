@@ -1,6 +1,6 @@
 // Which backend serves a batch: the first of its phase's list that can. Knows no backend by name.
-// An MLA model will split its batch by sequence into sub-batches, each with a backend and a path;
-// what is chosen stays a property of the batch, and no flag lives on a backend.
+// An MLA model's extend batch is first split by sequence (split_extend), each part with a path;
+// what is chosen is a property of the batch, and no flag lives on a backend.
 #pragma once
 
 #include <array>
@@ -22,10 +22,49 @@ struct Choice {
 };
 
 struct RouteCount {
-  std::string name;  // "prefill/cpu"
-  uint64_t count;    // batches
-  bool fallback;     // not the first of its phase's list
+  Phase phase;
+  std::string backend;
+  Path path;
+  uint64_t count;  // batches
+  bool fallback;   // not the first of its phase's list
 };
+
+// What decides an MLA sequence's path, from the resolution. Tokens.
+struct MlaPolicy {
+  bool chunked_prefix = true;
+  int64_t capacity = 131072;   // keys up-projected at once
+  int32_t absorb_below = 160;  // fewer new tokens than this on a prefix are absorbed
+  bool one_path = false;       // deterministic: kAbsorbed serves every sequence (S12)
+
+  bool operator==(const MlaPolicy&) const = default;
+};
+
+// Rows M1 to M4 for one sequence of an extend batch. REQUIRES: new_tokens > 0.
+Path mla_path(int32_t new_tokens, int32_t prefix, const MlaPolicy& policy);
+
+// Some sequences of an extend batch that go one path together.
+struct ExtendPart {
+  Path path = Path::kPaged;
+  std::vector<int32_t> seqs;  // indices into the batch, rising
+};
+// Every sequence in exactly one part. The keys of a kOneShot part (prefix and new) are within the
+// capacity together, which may make several of it.
+struct ExtendSeq {
+  int32_t new_tokens = 0, prefix = 0;
+};
+std::vector<ExtendPart> split_extend(const std::vector<ExtendSeq>& seqs, const MlaPolicy& policy);
+
+// One call over a part of a kChunked part's prefixes.
+struct PrefixChunk {
+  struct Range {
+    int32_t seq = 0;             // of the part
+    int32_t begin = 0, end = 0;  // positions in its prefix
+  };
+  std::vector<Range> ranges;  // of neighbouring sequences
+};
+// Cuts the prefixes, in order, into chunks of at most `capacity` keys, each as full as it can be.
+// Sequences without a prefix are in none; no range is empty.
+std::vector<PrefixChunk> chunk_prefixes(const std::vector<int32_t>& prefixes, int64_t capacity);
 
 class Router {
  public:
@@ -43,13 +82,15 @@ class Router {
 
   int num_backends() const { return static_cast<int>(backends_.size()); }
   const Backend& backend(int index) const { return *backends_[index]; }
-  // How often each was chosen, in the lists' order; from any thread.
+  // How often each was chosen, in the lists' order; paths that it never took are left out, and a
+  // backend that was never chosen has one entry of 0. From any thread.
   std::vector<RouteCount> counts() const;
 
  private:
   struct Entry {
     int backend;
-    std::atomic<uint64_t> batches{0};
+    std::array<std::atomic<uint64_t>, kNumPaths> batches{};  // by path
+    std::atomic<uint64_t> all{0};
   };
   std::vector<std::unique_ptr<Backend>> backends_;
   std::array<std::vector<std::unique_ptr<Entry>>, kNumPhases> order_;

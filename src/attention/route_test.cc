@@ -67,10 +67,12 @@ TEST(Router, CountsByPhaseAndBackend) {
   (void)router.route(batch_of(Phase::kDecode, 1));
   std::vector<std::string> lines;
   for (const RouteCount& c : router.counts())
-    lines.push_back(c.name + " " + std::to_string(c.count) + (c.fallback ? " fallback" : ""));
-  EXPECT_EQ(lines, (std::vector<std::string>{"prefill/small 2", "prefill/medium 1 fallback",
-                                             "decode/medium 1", "draft_extend/medium 0",
-                                             "draft_extend/small 0 fallback"}));
+    lines.push_back(std::string(phase_name(c.phase)) + "/" + c.backend + "/" + path_name(c.path) +
+                    " " + std::to_string(c.count) + (c.fallback ? " fallback" : ""));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"prefill/small/paged 2", "prefill/medium/paged 1 fallback",
+                                      "decode/medium/paged 1", "draft_extend/medium/paged 0",
+                                      "draft_extend/small/paged 0 fallback"}));
 }
 
 // B-12: every refusal with its reason.

@@ -205,7 +205,8 @@ class EngineImpl final : public Engine {
   void publish_stats() {
     EngineStats stats = loaded_.scheduler->stats();
     for (const attention::RouteCount& r : loaded_.router->counts())
-      stats.attention_routes.emplace_back(r.name, r.count);
+      stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
+                                        attention::path_name(r.path), r.count, r.fallback});
     std::lock_guard lock(stats_mutex_);
     stats_ = std::move(stats);
   }

@@ -56,7 +56,8 @@ Json stats_json(const EngineStats& stats) {
   json.set("evicted_pages", stats.evicted_pages);
   json.set("steps", stats.steps);
   json.set("generation_throughput", stats.generation_throughput);
-  for (const auto& [route, times] : stats.attention_routes) routes.set(route, times);
+  for (const EngineStats::AttentionRoute& route : stats.attention_routes)
+    routes.set(route.phase + "/" + route.backend + "/" + route.path, route.batches);
   json.set("attention_routes", std::move(routes));
   return json;
 }
@@ -172,21 +173,21 @@ void server_info(Context& context, HttpRequest, ExchangePtr exchange) {
 
 void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
   // The engine answers between two steps, so the loop must not wait for it.
-  context.worker->post([engine = context.model.engine, loop = context.loop,
-                        exchange = std::move(exchange)]() mutable {
-    const Status status = engine->flush_cache();
-    loop->post([exchange = std::move(exchange), status] {
-      if (status.ok()) {
-        Json json;
-        json.set("success", true);
-        return respond_json(*exchange, json);
-      }
-      // As in SGLang: refused while requests run.
-      auto error = to_api_error(status);
-      if (status.code() == Code::kUnavailable) error.status = 400;
-      exchange->respond(to_response(error));
-    });
-  });
+  auto flushed = std::make_shared<Status>();
+  const auto answer = [exchange = std::move(exchange), flushed](const Status& worked) {
+    const Status& status = worked.ok() ? *flushed : worked;
+    if (status.ok()) {
+      Json json;
+      json.set("success", true);
+      return respond_json(*exchange, json);
+    }
+    // As in SGLang: refused while requests run.
+    auto error = to_api_error(status);
+    if (status.code() == Code::kUnavailable) error.status = 400;
+    exchange->respond(to_response(error));
+  };
+  context.worker->post(
+      [engine = context.model.engine, flushed] { *flushed = engine->flush_cache(); }, answer);
 }
 
 void show_metrics(Context& context, HttpRequest, ExchangePtr exchange) {

@@ -88,13 +88,14 @@ void write_engine(Writer& w, const EngineStats& stats) {
   w.counter("evicted_pages_total", stats.evicted_pages, "Pages that left the prefix cache.");
   w.counter("steps_total", stats.steps, "Steps of the engine's loop.");
   w.counter("num_failed_requests_total", stats.requests_failed, "Requests that ended in an error.");
-  w.header("attention_route_total", "counter", "Steps by phase and attention backend.");
-  for (const auto& [route, times] : stats.attention_routes) {
-    const size_t slash = route.find('/');
-    const std::string backend = slash == std::string::npos ? route : route.substr(slash + 1);
-    w.sample("attention_route_total", static_cast<double>(times),
-             {{"phase", slash == std::string::npos ? "" : route.substr(0, slash)},
-              {"backend", backend}});
+  w.header("attention_route_total", "counter",
+           "Batches by phase, attention backend and path; fallback: not the phase's first choice.");
+  for (const EngineStats::AttentionRoute& route : stats.attention_routes) {
+    w.sample("attention_route_total", static_cast<double>(route.batches),
+             {{"phase", route.phase},
+              {"backend", route.backend},
+              {"path", route.path},
+              {"fallback", route.fallback ? "1" : "0"}});
   }
 }
 

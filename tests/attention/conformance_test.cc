@@ -128,8 +128,9 @@ TEST_P(Conformance, WindowSoftCapAndSinks) {
       }
     }
   }
-  layer.causal = false;
-  check(shape, seqs, "not causal", Phase::kPrefill, &layer);
+  Shape open = shape;
+  open.causal = false;
+  check(open, seqs, "not causal", Phase::kPrefill, &layer);
 }
 
 TEST_P(Conformance, TreeMask) {
@@ -221,11 +222,11 @@ TEST_P(Conformance, BatchInvariance) {
 
 // Attention over [0, n) merged with attention over [n, end) is attention over all.
 TEST_P(Conformance, PartialsMergeByLse) {
-  const Shape shape{.q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 16, .page_size = 1};
+  const Shape shape{
+      .q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 16, .page_size = 1, .causal = false};
   const int total = 150, q_len = 4;
   const Problem all(shape, {{q_len, total, 1}});
-  LayerParams layer = all.layer();
-  layer.causal = false;
+  const LayerParams layer = all.layer();
   const Output want = runner_.run(all, Phase::kPrefill, layer);
   const auto k = Problem::values(1, 0, total, 2 * 16), v = Problem::values(1, 1, total, 2 * 16);
   for (int cut : {0, 1, 64, 149, 150}) {

@@ -72,13 +72,13 @@ GoldenCase golden_case(const Json& c, int32_t page_size) {
                     .kv_heads = number(c, "kv_heads"),
                     .qk_dim = number(c, "qk_dim"),
                     .v_dim = number(c, "v_dim"),
-                    .page_size = page_size};
+                    .page_size = page_size,
+                    .causal = c.find("causal")->as_bool()};
   GoldenCase g{c.find("name")->as_string(), problem_of(c, shape), {}, {}, {}};
   g.layer = g.problem.layer();
   g.layer.scale = static_cast<float>(c.find("scale")->as_double());
   g.layer.window = number(c, "window");
   g.layer.soft_cap = static_cast<float>(c.find("soft_cap")->as_double());
-  g.layer.causal = c.find("causal")->as_bool();
   for (const Json& s : c.find("sinks")->as_array())
     g.sinks.push_back(static_cast<float>(s.as_double()));
   for (const Json& row : c.find("out")->as_array())

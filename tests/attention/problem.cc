@@ -108,6 +108,7 @@ Batch Problem::batch(Phase phase) const {
   b.page_indptr = page_indptr_.data();
   b.page_slots = page_slots_.data();
   b.page_size = shape_.page_size;
+  b.causal = shape_.causal;
   b.deterministic = true;
   b.tree_mask = tree_.empty() ? nullptr : tree_.data();
   return b;

@@ -17,6 +17,7 @@ struct Shape {
   int32_t q_heads = 4, kv_heads = 2, qk_dim = 32, v_dim = 32, page_size = 16;
   tensor::DType kv_dtype = tensor::DType::kF32;
   kv::PageOrder order = kv::PageOrder::kHeadMajor;
+  bool causal = true;
 };
 
 // Queries stand at the last q_len of kv_len positions.

@@ -22,12 +22,13 @@ enum class PageOrder : uint8_t {
   kTokenMajor /* NHD */
 };
 
-// One layer's attention state per token. MLA later: kv_heads 1, k the latent and rope part, v_dim
-// 0.
+// One layer's attention state per token. MLA (DeepSeek-V2, arXiv:2405.04434) stores one row of
+// latent and rope part: kv_heads 1, k_dim 512 + 64, and V is the first v_dim = 512 elements of K.
 struct LayerKvSpec {
   int32_t kv_heads = 0;
   int32_t k_dim = 0, v_dim = 0;
   tensor::DType dtype = tensor::DType::kF32;
+  bool v_in_k = false;  // V is the head of each K row; nothing is stored for it
 };
 
 struct KvGeometry {
@@ -41,6 +42,7 @@ struct KvGeometry {
     return int64_t{layer.kv_heads} * page_size * layer.k_dim * elem_bytes();
   }
   int64_t v_bytes() const {
+    if (layer.v_in_k) return 0;
     return int64_t{layer.kv_heads} * page_size * layer.v_dim * elem_bytes();
   }
   int64_t piece_bytes() const { return k_bytes() + v_bytes(); }  // one page in one layer
@@ -78,7 +80,32 @@ inline PagedKvView make_view(const KvGeometry& g, void* layer_base, int32_t num_
   view.k_token_stride = head_major ? k : k * g.layer.kv_heads;
   view.v_head_stride = head_major ? v * g.page_size : v;
   view.v_token_stride = head_major ? v : v * g.layer.kv_heads;
+  if (g.layer.v_in_k) {
+    view.v_offset = 0;
+    view.v_head_stride = view.k_head_stride;
+    view.v_token_stride = view.k_token_stride;
+  }
   return view;
+}
+
+// Keys and values that lie dense, row by row, as MLA's ragged paths make them: K [rows, heads,
+// k_dim] and V [rows, heads, v_dim], in one allocation. All of it reads as one page, slot 0.
+inline PagedKvView make_ragged_view(void* k, void* v, tensor::DType dtype, int32_t rows,
+                                    int32_t heads, int32_t k_dim, int32_t v_dim) {
+  const int64_t e = tensor::dtype_bytes(dtype, 1);
+  return {.base = k,
+          .dtype = dtype,
+          .num_slots = 1,
+          .page_size = rows,
+          .kv_heads = heads,
+          .k_dim = k_dim,
+          .v_dim = v_dim,
+          .page_stride = 0,
+          .v_offset = static_cast<char*>(v) - static_cast<char*>(k),
+          .k_head_stride = k_dim * e,
+          .k_token_stride = heads * k_dim * e,
+          .v_head_stride = v_dim * e,
+          .v_token_stride = heads * v_dim * e};
 }
 
 }  // namespace attune::kv

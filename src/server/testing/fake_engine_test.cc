@@ -168,7 +168,7 @@ EngineStats FakeEngine::stats() const {
   stats.requests_finished = finished_;
   stats.requests_aborted = aborted_;
   stats.steps = steps_;
-  stats.attention_routes = {{"decode/fake", steps_}};
+  stats.attention_routes = {{"decode", "fake", "paged", steps_, false}};
   return stats;
 }
 

@@ -117,7 +117,8 @@ Capabilities capabilities() {
   Capabilities c;
   c.name = "cpu";
   c.archs = {Arch::kCpu};
-  c.kinds = {AttentionKind::kMha};
+  c.kinds = {AttentionKind::kMha, AttentionKind::kMla};
+  c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
   c.phases = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
   c.max_head_dim = 1024;
   c.q_dtypes = {DType::kF32, DType::kBF16, DType::kF16};

@@ -21,8 +21,10 @@ struct Tile {
   int32_t first_q;                         // the first query's place among the sequence's queries
   int32_t kv_len, q_len;                   // of the sequence
   int32_t kv_head, first_head, num_heads;  // query heads [first_head, +num_heads)
-  const int32_t* slots;                    // the sequence's pages
-  const uint64_t* tree_mask;               // of the sequence's queries, or null
+  const int32_t* slots;                    // the sequence's pages; null: dense rows
+  int32_t first_row;                       // without pages: the row of key 0
+  bool causal;
+  const uint64_t* tree_mask;  // of the sequence's queries, or null
   int32_t num_splits() const { return (kv_len + kSplit - 1) / kSplit; }
 };
 

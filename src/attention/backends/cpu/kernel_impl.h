@@ -144,13 +144,13 @@ class TileRun {
   void visible_keys(int32_t q) {
     const int32_t i = t_.first_q + q;
     const int32_t position = prefix() + (t_.tree_mask ? bits(t_.tree_mask[i]) - 1 : i);
-    int32_t high = layer_.causal && !t_.tree_mask ? position + 1 : t_.kv_len;
+    int32_t high = t_.causal && !t_.tree_mask ? position + 1 : t_.kv_len;
     if (high < 0) high = 0;
     int32_t low = layer_.window > 0 ? position - layer_.window + 1 : 0;
     if (low < 0) low = 0;
     if (t_.tree_mask) {
       if (low > prefix()) low = prefix() > 0 ? prefix() : 0;
-      uint64_t word = layer_.causal ? t_.tree_mask[i] : ~uint64_t{0};
+      uint64_t word = t_.causal ? t_.tree_mask[i] : ~uint64_t{0};
       for (int32_t j = 0; layer_.window > 0 && j < t_.q_len; ++j)
         if (position - (prefix() + bits(t_.tree_mask[j]) - 1) >= layer_.window)
           word &= ~(uint64_t{1} << j);
@@ -235,14 +235,15 @@ class TileRun {
   void locate(int32_t b, int n, KeyRows* rows) const {
     const int64_t k_head = int64_t{t_.kv_head} * kv_.k_head_stride;
     const int64_t v_head = kv_.v_offset + int64_t{t_.kv_head} * kv_.v_head_stride;
+    const char* const pool = static_cast<const char*>(kv_.base);
     for (int i = 0; i < n;) {
       const int32_t page = (b + i) / kv_.page_size, offset = (b + i) % kv_.page_size;
-      const char* base =
-          static_cast<const char*>(kv_.base) + int64_t{t_.slots[page]} * kv_.page_stride;
-      const int run = kv_.page_size - offset < n - i ? kv_.page_size - offset : n - i;
+      const char* base = t_.slots ? pool + int64_t{t_.slots[page]} * kv_.page_stride : pool;
+      const int64_t first = t_.slots ? offset : int64_t{t_.first_row} + b + i;
+      const int run = t_.slots && kv_.page_size - offset < n - i ? kv_.page_size - offset : n - i;
       for (int j = 0; j < run; ++j, ++i) {
-        rows->k[i] = base + k_head + int64_t{offset + j} * kv_.k_token_stride;
-        rows->v[i] = base + v_head + int64_t{offset + j} * kv_.v_token_stride;
+        rows->k[i] = base + k_head + (first + j) * kv_.k_token_stride;
+        rows->v[i] = base + v_head + (first + j) * kv_.v_token_stride;
       }
     }
     for (int i = n; i < kBlock; ++i) {

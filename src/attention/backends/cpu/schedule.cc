@@ -15,12 +15,14 @@ int64_t cost(const Tile& t) {
 
 // Keys that the tile's last query sees, without windows, which belong to the layer.
 int32_t keys_of(const Tile& t) {
-  return t.tree_mask ? t.kv_len : std::max(0, t.kv_len - t.q_len + t.first_q + t.num_q);
+  if (t.tree_mask || !t.causal) return t.kv_len;
+  return std::max(0, t.kv_len - t.q_len + t.first_q + t.num_q);
 }
 
 void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile>* tiles) {
   const int32_t q_len = b.q_indptr[s + 1] - b.q_indptr[s];
   const int32_t group = limits.q_heads / limits.kv_heads;
+  const bool rows = reads_rows(b.path);
   const int32_t heads = std::min(group, kMaxRows);
   const int32_t queries = std::max(1, kMaxRows / heads);
   for (int32_t q = 0; q < q_len; q += queries) {
@@ -34,7 +36,9 @@ void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile
                           .kv_head = kv_head,
                           .first_head = kv_head * group + h,
                           .num_heads = std::min(heads, group - h),
-                          .slots = b.page_slots + b.page_indptr[s],
+                          .slots = rows ? nullptr : b.page_slots + b.page_indptr[s],
+                          .first_row = rows ? b.kv_start[s] : 0,
+                          .causal = b.causal,
                           .tree_mask = b.tree_mask ? b.tree_mask + b.q_indptr[s] : nullptr});
     }
   }

@@ -73,17 +73,18 @@ struct Job {
     const int64_t key_position =
         in_tree ? position(s, static_cast<int32_t>(key - prefix)) : int64_t{key};
     if (layer.window > 0 && position(s, i) - key_position >= layer.window) return false;
-    if (!layer.causal) return true;
+    if (!batch.causal) return true;
     if (in_tree) return (batch.tree_mask[batch.q_indptr[s] + i] >> (key - prefix)) & 1;
     return key_position <= position(s, i);
   }
 
   // Byte address of token `key` of a sequence inside K (or V, by its offset and strides).
   const char* at(int32_t s, int32_t key, int64_t head_bytes, int64_t token_stride) const {
+    const char* base = static_cast<const char*>(kv.base) + head_bytes;
+    if (reads_rows(batch.path)) return base + (int64_t{batch.kv_start[s]} + key) * token_stride;
     const int32_t page = key / kv.page_size, offset = key % kv.page_size;
     const int64_t slot = batch.page_slots[batch.page_indptr[s] + page];
-    return static_cast<const char*>(kv.base) + slot * kv.page_stride + head_bytes +
-           int64_t{offset} * token_stride;
+    return base + slot * kv.page_stride + int64_t{offset} * token_stride;
   }
 
   double score(int32_t s, int32_t token, int32_t h, int32_t key) const {
@@ -170,7 +171,8 @@ Capabilities capabilities() {
   Capabilities c;
   c.name = "reference";
   c.archs = {Arch::kCpu};
-  c.kinds = {AttentionKind::kMha};
+  c.kinds = {AttentionKind::kMha, AttentionKind::kMla};
+  c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
   c.phases = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
   c.max_head_dim = 1024;
   c.q_dtypes = {DType::kF32, DType::kBF16, DType::kF16};
