@@ -106,7 +106,9 @@ class Backend {
   virtual const Capabilities& capabilities() const = 0;
   // Only what varies by batch; static capability is checked once, by the resolver.
   virtual Support supports(const Batch& batch) const = 0;
-  // Bytes of scratch that any batch within the limits needs.
+  // Bytes of scratch that any batch within the limits needs while run() works on it. Plans whose
+  // runs follow each other on one stream may share it; what a plan keeps from plan() to run() lies
+  // in memory of its own, allocated by make_plan().
   virtual int64_t workspace_bytes(const Limits& limits) const = 0;
   // A plan object to be reused step after step; `workspace` has workspace_bytes(limits) bytes.
   virtual std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const = 0;
