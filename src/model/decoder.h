@@ -14,47 +14,11 @@
 #include "device/device.h"
 #include "formats/weight_source.h"
 #include "kv/layout/layout.h"
+#include "model/forward.h"
 #include "ops/gemm/gemm.h"
 #include "ops/ops.h"
 
 namespace attune::model {
-
-struct DecoderOptions {
-  tensor::DType act = tensor::DType::kF32;  // float32 or bfloat16: inputs of the matrix products
-  bool deterministic = false;
-  int32_t max_tokens = 512;  // of one forward; sizes the scratch
-};
-
-// One attention call of an MLA path that reads dense rows: the latents of its keys are gathered and
-// up-projected to K and V rows, which the plan's batch names by kv_start.
-struct MlaPiece {
-  attention::Plan* plan = nullptr;
-  int32_t first_token = 0, num_tokens = 0;  // query rows, relative to the group
-  // Pool positions (slot * page_size + offset) of the keys, in the order of their rows; empty: the
-  // group's own new tokens, in order.
-  std::span<const int64_t> gather;
-};
-
-// Rows of one step that one attention backend serves together.
-struct AttentionGroup {
-  const attention::Backend* backend = nullptr;
-  attention::Plan* plan = nullptr;  // kPaged, kAbsorbed
-  int32_t first_token = 0, num_tokens = 0;
-  attention::Path path = attention::Path::kPaged;
-  // The paths that read rows: the first piece writes every row of the group, later ones are merged
-  // into theirs by LSE.
-  std::span<const MlaPiece> pieces;
-};
-
-// One step on the device; arrays live until it is done.
-struct ForwardInput {
-  int32_t num_tokens = 0;
-  const int32_t* ids = nullptr;            // [num_tokens]
-  const int32_t* positions = nullptr;      // [num_tokens]
-  const int64_t* slot_mapping = nullptr;   // [num_tokens], see ops::RopeAppendParams
-  std::span<const AttentionGroup> groups;  // cover [0, num_tokens) in order
-  std::span<const kv::PagedKvView> kv;     // one per layer
-};
 
 class Decoder {
  public:
