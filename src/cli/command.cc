@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "base/log.h"
 #include "formats/json.h"
+#include "formats/text_file.h"
 
 namespace attune::cli {
 namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
 
 bool asks_for_json(const Args& args) {
   auto flags_end = std::find(args.begin(), args.end(), "--");
@@ -27,6 +28,8 @@ std::vector<std::string> environment() {
 }
 
 Result<std::string> config_value(const std::string& where, const formats::Json& value) {
+  if (value.is_string() && value.as_string().find('\0') != std::string::npos)
+    return invalid_argument(base::cat(where, " holds a NUL character"));
   if (value.is_string()) return value.as_string();
   if (value.is_bool() || value.is_number()) return value.dump();
   return invalid_argument(base::cat(where, " is ", value.type_name(),
@@ -34,10 +37,9 @@ Result<std::string> config_value(const std::string& where, const formats::Json& 
 }
 
 Result<std::vector<base::ConfigEntry>> read_config(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return not_found(base::cat("--config: cannot read ", path));
-  auto document = formats::parse_json(text);
+  auto text = formats::read_text_file(path, kMaxConfigBytes);
+  if (!text.ok()) return text.status().with_context("--config");
+  auto document = formats::parse_json(*text);
   if (!document.ok())
     return invalid_argument(base::cat("--config: ", path, ": ", document.status().message()));
   if (!document->is_object())

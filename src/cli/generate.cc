@@ -1,19 +1,20 @@
 // attune generate: one prompt, one continuation, in process.
 #include <charconv>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
 #include "formats/json.h"
+#include "formats/text_file.h"
 
 namespace attune::cli {
 namespace {
 
 using formats::Json;
+
+constexpr size_t kMaxPromptBytes = 16 << 20;  // far beyond any context
 
 struct GenerateArgs {
   std::string prompt, prompt_file;
@@ -40,13 +41,10 @@ Result<std::vector<TokenId>> prompt_ids(const GenerateArgs& args,
   if (given != 1)
     return invalid_argument("one of --prompt, --prompt-file and --input-ids says what to continue");
   if (!args.input_ids.empty()) return parse_ids(args.input_ids);
-  std::string prompt = args.prompt;
-  if (!args.prompt_file.empty()) {
-    std::ifstream file(args.prompt_file, std::ios::binary);
-    prompt.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) return not_found(base::cat("--prompt-file: cannot read ", args.prompt_file));
-  }
-  return tokenizer.encode(prompt);
+  if (args.prompt_file.empty()) return tokenizer.encode(args.prompt);
+  auto prompt = formats::read_text_file(args.prompt_file, kMaxPromptBytes);
+  if (!prompt.ok()) return prompt.status().with_context("--prompt-file");
+  return tokenizer.encode(*prompt);
 }
 
 template <typename T>

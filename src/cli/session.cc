@@ -2,18 +2,21 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <future>
-#include <iterator>
+#include <system_error>
 
 #include "base/log.h"
 #include "formats/json.h"
+#include "formats/text_file.h"
 
 namespace attune::cli {
 namespace {
 
 using base::cat;
+
+constexpr size_t kMaxTemplateBytes = 1 << 20;
 
 // Where the vocabulary lies: beside a config.json when that is what --model names.
 std::string tokenizer_path(const Options& options) {
@@ -41,9 +44,9 @@ Status load_text(const Options& options, Session& session) {
   ATTUNE_ASSIGN_OR_RETURN(session.tokenizer, load_tokenizer(options));
   std::string source = session.tokenizer->chat_template();
   if (!options.chat_template.empty()) {
-    std::ifstream file(options.chat_template, std::ios::binary);
-    source.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) return not_found(cat("--chat-template: cannot read ", options.chat_template));
+    auto text = formats::read_text_file(options.chat_template, kMaxTemplateBytes);
+    if (!text.ok()) return text.status().with_context("--chat-template");
+    source = std::move(*text);
   }
   if (source.empty()) return {};
   auto compiled = text::ChatTemplate::compile(source, special_tokens(*session.tokenizer));
@@ -84,6 +87,10 @@ Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const Options& opt
 Result<Session> load_session(const Options& options) {
   struct stat info {};
   if (stat(options.model.c_str(), &info) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) {
+      return io_error(
+          cat("--model: ", options.model, ": ", std::generic_category().message(errno)));
+    }
     const bool is_default = options.model == Options().model;
     return not_found(
         cat("--model: there is no ", options.model, is_default ? "; `make build` fetches it" : ""));
