@@ -7,7 +7,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 
@@ -55,7 +57,13 @@ Result<UrlParts> split_url(std::string_view url) {
     parts.host = authority.substr(0, colon);
   }
   if (colon != std::string_view::npos) parts.port = authority.substr(colon + 1);
-  if (parts.host.empty() || parts.port.empty())
+  uint16_t port = 0;  // getaddrinfo() would take 99999 as 34463
+  const char* const port_end = parts.port.data() + parts.port.size();
+  const auto [end, error] = std::from_chars(parts.port.data(), port_end, port);
+  // In a request's head, a space or a line's end would begin something else.
+  const bool plain =
+      std::all_of(shown.begin(), shown.end(), [](char c) { return c > ' ' && c != 127; });
+  if (parts.host.empty() || error != std::errc() || end != port_end || !plain)
     return invalid_argument(base::cat("--base-url '", shown, "' is not http://HOST:PORT"));
   return parts;
 }

@@ -15,6 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int32_t kMaxBatch = 65536;  // as many as a step may have
+
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -109,9 +111,27 @@ LatencyRow median_row(const std::vector<LatencyRow>& rows) {
   return out;
 }
 
+// Sequences that end early, at the context's end, would have throughputs that nobody reached.
+Status check(const Engine& engine, const LatencyConfig& config) {
+  const int32_t most = engine.model().max_model_len;
+  if (int64_t{config.input_len} + config.output_len > most) {
+    return invalid_argument(
+        base::cat("--input-len ", config.input_len, " and --output-len ", config.output_len,
+                  " together are above the model's context of ", most, " tokens"));
+  }
+  for (int32_t batch : config.batch_sizes) {
+    if (batch > kMaxBatch) {
+      return invalid_argument(
+          base::cat("--batch-sizes: ", batch, " is above the ", kMaxBatch, " that are measured"));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<LatencyRow>> run_latency(Engine& engine, const LatencyConfig& config) {
+  ATTUNE_RETURN_IF_ERROR(check(engine, config));
   std::vector<LatencyRow> rows;
   std::mt19937_64 random(config.seed);
   for (int32_t batch : config.batch_sizes) {

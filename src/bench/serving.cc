@@ -33,7 +33,7 @@ Result<std::string> served_model(const HttpTarget& target) {
     const formats::Json* id = list->as_array().front().find("id");
     if (id && id->is_string()) return id->as_string();
   }
-  return data_loss("GET /v1/models lists no model; name it with --served-model-name");
+  return data_loss("GET /v1/models lists no model; name it with --model");
 }
 
 Status flush_cache(const HttpTarget& target) {

@@ -232,7 +232,9 @@ TEST(FindTarget, ReadsUrls) {
                        HasSubstr("Authorization: Bearer key\r\n"),
                        HasSubstr("Content-Length: 2\r\n\r\n{}")));
   EXPECT_EQ(find_target("http://127.0.0.1", "")->authority, "127.0.0.1:80");
-  for (const char* bad : {"127.0.0.1:80", "http://", "http://:80", "http://[::1", "ftp://x"})
+  for (const char* bad :
+       {"127.0.0.1:80", "http://", "http://:80", "http://[::1", "ftp://x", "http://x:99999",
+        "http://x:-1", "http://x:80x", "http://x:", "http://x/ y", "http://x/\r\nA: b"})
     EXPECT_EQ(find_target(bad, "").status().code(), Code::kInvalidArgument) << bad;
   EXPECT_EQ(find_target("https://x", "").status().code(), Code::kUnsupported);
 }

@@ -1,17 +1,20 @@
 #include "bench/workload.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <random>
 
 #include "base/log.h"
 #include "formats/json.h"
+#include "formats/text_file.h"
 
 namespace attune::bench {
 namespace {
 
 using Random = std::mt19937_64;
+
+constexpr size_t kMaxFileBytes = 256 << 20;
+constexpr int32_t kMaxPrompts = 1 << 22;
+constexpr int32_t kMaxTokens = 1 << 28;  // a gibibyte of ids
 
 // [0, n), the same on every platform (std::uniform_int_distribution is not).
 uint64_t below(Random& random, uint64_t n) {
@@ -54,6 +57,22 @@ std::vector<PromptWork> draw_shared_prefix(const WorkloadConfig& config, Random&
   return work;
 }
 
+// REQUIRES nothing of the arguments: they may be any flags' products.
+Status check_size(double prompts, double tokens) {
+  if (prompts <= kMaxPrompts && tokens <= kMaxTokens) return {};
+  return invalid_argument(base::cat("the prompts would be ", prompts, " with ", tokens,
+                                    " tokens in all; at most ", kMaxPrompts, " with ", kMaxTokens,
+                                    " are made: ask for fewer or shorter ones"));
+}
+
+// Of the datasets that flags alone describe.
+Status check_drawn_size(const WorkloadConfig& c) {
+  const bool shared = c.dataset == "generated-shared-prefix";
+  const double prompts = shared ? double(c.gsp_groups) * c.gsp_prompts_per_group : c.num_prompts;
+  const double length = shared ? double(c.gsp_system_len) + c.gsp_question_len : c.input_len;
+  return check_size(prompts, prompts * length);
+}
+
 Result<std::vector<int32_t>> read_lengths(const formats::Json& document, const char* key) {
   const formats::Json* list = document.find(key);
   if (!list || !list->is_array()) return data_loss(base::cat("has no array '", key, "'"));
@@ -69,15 +88,17 @@ Result<std::vector<int32_t>> read_lengths(const formats::Json& document, const c
 Result<std::vector<PromptWork>> read_lengths_file(const WorkloadConfig& config, Random& random) {
   if (config.path.empty())
     return invalid_argument("--dataset-name lengths-file needs --dataset-path FILE");
-  std::ifstream file(config.path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return not_found("cannot be read");
+  ATTUNE_ASSIGN_OR_RETURN(const std::string text,
+                          formats::read_text_file(config.path, kMaxFileBytes));
   ATTUNE_ASSIGN_OR_RETURN(const formats::Json document, formats::parse_json(text));
   ATTUNE_ASSIGN_OR_RETURN(const auto inputs, read_lengths(document, "input_lens"));
   ATTUNE_ASSIGN_OR_RETURN(const auto outputs, read_lengths(document, "output_lens"));
   if (inputs.empty() || inputs.size() != outputs.size())
     return data_loss("must have as many output_lens as input_lens, and at least one");
   std::vector<PromptWork> work(std::min(inputs.size(), static_cast<size_t>(config.num_prompts)));
+  double tokens = 0;
+  for (size_t i = 0; i < work.size(); ++i) tokens += inputs[i];
+  ATTUNE_RETURN_IF_ERROR(check_size(static_cast<double>(work.size()), tokens));
   for (size_t i = 0; i < work.size(); ++i) {
     work[i].ids = draw_ids(random, config.token_id_range, inputs[i]);
     work[i].output_len = outputs[i];
@@ -89,6 +110,7 @@ Result<std::vector<PromptWork>> read_lengths_file(const WorkloadConfig& config, 
 
 Result<std::vector<PromptWork>> make_workload(const WorkloadConfig& config) {
   Random random(config.seed);
+  if (config.dataset != "lengths-file") ATTUNE_RETURN_IF_ERROR(check_drawn_size(config));
   if (config.dataset == "generated-shared-prefix") return draw_shared_prefix(config, random);
   if (config.dataset != "lengths-file") return draw_random(config, random);
   auto work = read_lengths_file(config, random);

@@ -89,12 +89,26 @@ TEST(Workload, TellsWhatIsWrongWithALengthsFile) {
     return make_workload({.dataset = "lengths-file", .path = path}).status().message();
   };
   EXPECT_THAT(why(""), HasSubstr("needs --dataset-path"));
-  EXPECT_THAT(why("/nowhere/x.json"), HasSubstr("--dataset-path /nowhere/x.json: cannot be read"));
+  EXPECT_THAT(why("/nowhere/x.json"), HasSubstr("--dataset-path /nowhere/x.json: cannot read"));
+  EXPECT_THAT(why("/"), HasSubstr("Is a directory"));
   EXPECT_THAT(why(write_file("{")), HasSubstr("--dataset-path"));
   EXPECT_THAT(why(write_file(R"({"input_lens":[1]})")), HasSubstr("no array 'output_lens'"));
   EXPECT_THAT(why(write_file(R"({"input_lens":[1,0],"output_lens":[1,1]})")),
               HasSubstr("input_lens[1]"));
   EXPECT_THAT(why(write_file(R"({"input_lens":[1],"output_lens":[]})")), HasSubstr("as many"));
+}
+
+TEST(Workload, RefusesWhatNoMemoryHolds) {
+  constexpr int32_t kMost = INT32_MAX;
+  for (const WorkloadConfig& config :
+       {WorkloadConfig{.num_prompts = kMost, .input_len = 1},
+        WorkloadConfig{.num_prompts = 1, .input_len = kMost},
+        WorkloadConfig{.dataset = "generated-shared-prefix", .gsp_groups = kMost},
+        WorkloadConfig{.dataset = "generated-shared-prefix", .gsp_system_len = kMost}}) {
+    const auto work = make_workload(config);
+    EXPECT_EQ(work.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(work.status().message(), HasSubstr("fewer or shorter"));
+  }
 }
 
 TEST(Workload, WarmUpPromptsShareNothingWithIt) {
