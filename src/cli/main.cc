@@ -1,4 +1,7 @@
 // The command line: one file per subcommand, wiring only.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "cli/bench.h"
@@ -38,6 +41,22 @@ constexpr Command kCommands[] = {
     {"settings-doc", "print docs/settings.md", run_settings_doc},
 };
 
+// A standard stream that came closed would give its number to the next file or socket that is
+// opened, and what is printed would go there.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
+  }
+}
+
+// Output that was lost (a full disk) is no success.
+int check_output(int code) {
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost || code != kExitOk) return code;
+  std::fprintf(stderr, "attune: cannot write standard output\n");
+  return kExitFailed;
+}
+
 int run(const Args& args) {
   if (!args.empty() && args[0] == "--version") return run_version({});
   return dispatch("attune", kCommands, args);
@@ -47,5 +66,6 @@ int run(const Args& args) {
 }  // namespace attune::cli
 
 int main(int argc, char** argv) {
-  return attune::cli::run({argv + 1, argv + argc});
+  attune::cli::open_standard_streams();
+  return attune::cli::check_output(attune::cli::run({argv + 1, argv + argc}));
 }

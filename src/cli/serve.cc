@@ -1,5 +1,11 @@
 // attune serve: the HTTP server over one model.
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
 
 #include "base/log.h"
 #include "cli/command.h"
@@ -12,6 +18,49 @@ namespace {
 
 // Inside the ten seconds that a supervisor commonly waits after SIGTERM.
 constexpr double kDrainSeconds = 8;
+constexpr double kLastSeconds = 9.5;
+
+// Ends the process where a signal would otherwise wait for what cannot be interrupted: the load of
+// a model, or a step (a long prompt on a slow machine) that runs on after the drain.
+class SignalWatch {
+ public:
+  // `server` must outlive this.
+  explicit SignalWatch(server::Server& server) : server_(server), thread_([this] { watch(); }) {}
+  ~SignalWatch() {
+    set(over_);
+    server_.stop(0);  // also ends the wait for a signal
+    thread_.join();
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  void set_ready() { set(ready_); }
+
+ private:
+  void set(bool& flag) {
+    const std::lock_guard lock(mutex_);
+    flag = true;
+    changed_.notify_all();
+  }
+  void watch() {
+    server_.wait_for_signal();
+    std::unique_lock lock(mutex_);
+    if (over_) return;
+    if (!ready_) {
+      base::log_info("stopped while loading");
+      std::_Exit(kExitOk);
+    }
+    const std::chrono::duration<double> last(kLastSeconds);
+    if (changed_.wait_for(lock, last, [this] { return over_; })) return;
+    base::log_warning("a step still runs ", kLastSeconds, " s after the signal: ending without it");
+    std::_Exit(kExitFailed);
+  }
+
+  server::Server& server_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ready_ = false, over_ = false;
+  std::thread thread_;
+};
 
 void announce(const Invocation& call, const Session& session, const server::Server& server) {
   const std::string url = server.url();
@@ -36,9 +85,11 @@ void announce(const Invocation& call, const Session& session, const server::Serv
 
 Status serve(const Invocation& call) {
   const Options& options = call.settings.options();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that leaves does not end the service
   // The port is taken first: /health answers 503 while the model loads, and an address in use is
   // told before anything is waited for.
   ATTUNE_ASSIGN_OR_RETURN(auto server, server::Server::listen(options));
+  SignalWatch watch(*server);
   base::log_info("loading ", options.model);
   ATTUNE_ASSIGN_OR_RETURN(Session session, load_session(options));
   base::log_info("resolution\n", session.engine->resolution_table());
@@ -51,6 +102,7 @@ Status serve(const Invocation& call) {
                          .chat_template = session.chat_template ? &*session.chat_template : nullptr,
                          .tokenizer_path = options.tokenizer,
                          .settings_json = call.settings.to_json()}));
+  watch.set_ready();
   announce(call, session, *server);
   server->wait_for_signal();
   base::log_info("draining: running requests have ", kDrainSeconds, " s");

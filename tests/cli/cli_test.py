@@ -93,6 +93,31 @@ class Frame(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         self.assertIn("did you mean ATTUNE_DTYPE?", result.stderr)
 
+    def test_files_that_are_none_are_refused(self):
+        for flag, command in [("--config", ["explain", MODEL]), ("--chat-template", ["chat", "--model", MODEL]),
+                              ("--prompt-file", ["generate", "--model", MODEL]),
+                              ("--dataset-path", ["bench", "serving", "--dataset-name", "lengths-file"])]:
+            for path, told in [(ROOT, "Is a directory"), ("/dev/zero", "is larger than")]:
+                result = run(*command, flag, path)
+                self.assertIn(result.returncode, (1, 2), (flag, path, result.stderr))
+                self.assertIn(told, result.stderr)
+
+    def test_sizes_that_no_memory_holds_are_refused(self):
+        for args in (["serving", "--num-prompts", 2**31 - 1], ["serving", "--random-input-len", 2**31 - 1],
+                     ["latency", "--model", MODEL, "--input-len", 2**31 - 1],
+                     ["latency", "--model", MODEL, "--output-len", 9000],
+                     ["latency", "--model", MODEL, "--batch-sizes", 2**31 - 1]):
+            result = run("bench", *args)
+            self.assertEqual(result.returncode, 2, (args, result.stderr))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_lost_output_is_no_success(self):
+        with open("/dev/full", "w") as full:
+            for args in (["version"], ["--help"], ["inspect", MODEL], ["explain", "--json", MODEL]):
+                result = subprocess.run([ATTUNE, *map(str, args)], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(result.returncode, 1, args)
+                self.assertIn("cannot write standard output", result.stderr)
+
 
 class Inspect(unittest.TestCase):
     def test_tells_metadata_and_tensors_of_a_gguf(self):
@@ -183,6 +208,52 @@ class Serve(unittest.TestCase):
         server.send_signal(signal.SIGTERM)
         self.assertEqual(server.wait(timeout=15), 0)
         self.assertLess(time.monotonic() - begin, 10)
+
+    def test_closed_standard_streams_stay_out_of_the_way(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        server = subprocess.Popen(f"exec '{ATTUNE}' serve --port {port} <&- >&- 2>&-", shell=True, cwd=ROOT)
+        self.addCleanup(lambda: (server.poll() is None and server.kill(), server.wait()))
+        url = f"http://127.0.0.1:{port}/health"
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(url, timeout=30)
+                break
+            except OSError:
+                time.sleep(0.05)
+        for fd in range(3):
+            self.assertEqual(os.readlink(f"/proc/{server.pid}/fd/{fd}"), "/dev/null")
+
+    def test_sigterm_ends_it_also_inside_a_step_that_does_not(self):
+        server = self.start("--json", "--attention-backend", "reference", "--threads", "1", "--chunked-prefill-size", "-1")
+        port = json.loads(server.stdout.readline())["port"]
+        body = json.dumps({"prompt": [5] * 8000, "max_tokens": 1}).encode()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(1)  # it runs
+            begin = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            server.wait(timeout=30)
+            self.assertLess(time.monotonic() - begin, 10.5)
+
+    def test_sigterm_while_loading_ends_it_at_once(self):
+        server = self.start()
+        self.assertIn("loading", server.stderr.readline())
+        begin = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(timeout=30), 0)
+        self.assertLess(time.monotonic() - begin, 5)
+
+    def test_a_reader_of_the_log_that_leaves_does_not_end_it(self):
+        server = self.start("--json", "--log-requests")
+        port = json.loads(server.stdout.readline())["port"]
+        server.stderr.close()
+        server.stderr = None
+        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+        for _ in range(2):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/completions", body, timeout=60) as response:
+                self.assertEqual(response.status, 200)
 
     def test_json_announces_the_port_on_one_line(self):
         server = self.start("--json")
