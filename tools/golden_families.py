@@ -101,8 +101,7 @@ def write_gguf(path, arch, model):
 
 
 def main():
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir(parents=True)
+    OUT.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(11)
     ids = [int(i) for i in rng.integers(3, SIZES["vocab_size"], LENGTH)]
     golden = {"transformers": transformers.__version__, "ids": ids, "models": {}}
@@ -117,6 +116,7 @@ def main():
         golden["models"][name] = [[round(float(v), 5) for v in row] for row in values[[0, 8, 9, 20, LENGTH - 1]]]
         if name in ("llama", "qwen2"):
             write_gguf(OUT / f"{name}.gguf", name, model)
+        shutil.rmtree(OUT / name, ignore_errors=True)
         model.to(torch.bfloat16).save_pretrained(OUT / name)
         (OUT / name / "generation_config.json").unlink(missing_ok=True)
     golden["rows"] = [0, 8, 9, 20, LENGTH - 1]

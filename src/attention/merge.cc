@@ -8,7 +8,8 @@ namespace {
 
 // a += b, with their LSEs. Neither exp overflows, and an LSE of -inf is never subtracted from
 // itself.
-void merge_row(float* a, float* a_lse, const float* b, float b_lse, int32_t n) {
+void merge_row(float* __restrict a, float* a_lse, const float* __restrict b, float b_lse,
+               int32_t n) {
   if (b_lse == -std::numeric_limits<float>::infinity()) return;
   if (*a_lse == -std::numeric_limits<float>::infinity()) {
     for (int32_t i = 0; i < n; ++i) a[i] = b[i];
@@ -41,6 +42,12 @@ void merge_partials(const Partial* partials, int count, int64_t tokens, int32_t 
     }
     lse[r] = row_lse;
   }
+}
+
+void merge_into(const float* part, const float* part_lse, int64_t tokens, int32_t heads,
+                int32_t v_dim, float* out, float* lse) {
+  for (int64_t r = 0; r < tokens * heads; ++r)
+    merge_row(out + r * v_dim, lse + r, part + r * v_dim, part_lse[r], v_dim);
 }
 
 }  // namespace attune::attention

@@ -16,4 +16,8 @@ struct Partial {
 void merge_partials(const Partial* partials, int count, int64_t tokens, int32_t heads,
                     int32_t v_dim, float* out, float* lse);
 
+// The same for one more partial, in place: out and lse become the union with `part`.
+void merge_into(const float* part, const float* part_lse, int64_t tokens, int32_t heads,
+                int32_t v_dim, float* out, float* lse);
+
 }  // namespace attune::attention

@@ -22,6 +22,10 @@ inline constexpr int32_t kMaxLayers = 1 << 10;
 inline constexpr int32_t kMaxHeads = 1 << 10;
 inline constexpr int32_t kMaxHeadDim = 1 << 10;
 inline constexpr int32_t kMaxPositions = 1 << 28;
+inline constexpr int32_t kMaxLoraRank = 1 << 15;
+inline constexpr int32_t kMaxExperts = 1 << 12;
+inline constexpr int32_t kMaxSharedExperts = 1 << 6;
+inline constexpr int32_t kMaxExpertTensors = 1 << 18;  // experts x layers; DeepSeek-V3 has 15,000
 
 // Read but kept only in what is derived from them.
 struct RopeExtras {
@@ -38,6 +42,9 @@ int32_t derive_max_model_len(const RopeConfig& rope, int32_t max_position_embedd
 
 // "none", "default", "linear", "llama3", "yarn" and its alias.
 std::optional<RopeScaling> parse_rope_scaling(std::string_view name);
+
+// Checks of experts against each other; clears what a single group or no experts make void.
+Status finish_moe(ModelConfig& config);
 
 const FamilyTraits* find_family(std::span<const FamilyTraits> families,
                                 std::string_view FamilyTraits::*field, std::string_view name);

@@ -75,7 +75,7 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope) {
 const FamilyTraits* find_family(std::span<const FamilyTraits> families,
                                 std::string_view FamilyTraits::*field, std::string_view name) {
   for (const FamilyTraits& family : families)
-    if (family.*field == name) return &family;
+    if (family.*field == name && !name.empty()) return &family;
   return nullptr;
 }
 
@@ -83,7 +83,7 @@ Status unknown_family(std::span<const FamilyTraits> families, std::string_view F
                       std::string_view name) {
   std::string known;
   for (const FamilyTraits& family : families)
-    known += (known.empty() ? "" : ", ") + std::string(family.*field);
+    if (!(family.*field).empty()) known += (known.empty() ? "" : ", ") + std::string(family.*field);
   return unsupported("the model's architecture is " + quote(name) + "; supported: " + known);
 }
 
@@ -145,6 +145,36 @@ int32_t derive_max_model_len(const RopeConfig& rope, int32_t max_position_embedd
   return int32_t(std::clamp(limit, 1.0, double(kMaxPositions)));
 }
 
+Status finish_moe(ModelConfig& config) {
+  MoeConfig& m = config.moe;
+  if (m.num_experts == 0) {
+    m = {};
+    return {};
+  }
+  const auto n = [](int64_t v) { return std::to_string(v); };
+  if (int64_t{m.num_experts} * config.num_layers > kMaxExpertTensors)
+    return data_loss(n(m.num_experts) + " experts in " + n(config.num_layers) +
+                     " layers are more than " + n(kMaxExpertTensors) + " together");
+  if (m.num_groups <= 1) {
+    m.num_groups = m.groups_per_token = 1;
+    m.group_top2 = false;
+  }
+  if (m.num_experts % m.num_groups != 0)
+    return data_loss(n(m.num_experts) + " experts do not divide into " + n(m.num_groups) +
+                     " groups");
+  if (m.groups_per_token > m.num_groups)
+    return data_loss("a token chooses from " + n(m.groups_per_token) + " groups, there are " +
+                     n(m.num_groups));
+  const int32_t each = m.num_experts / m.num_groups;
+  if (m.group_top2 && each < 2)
+    return data_loss("groups of one expert have no two best: " + n(m.num_groups) + " groups of " +
+                     n(m.num_experts) + " experts");
+  if (m.experts_per_token > each * m.groups_per_token)
+    return data_loss("a token has " + n(m.experts_per_token) + " experts, but its " +
+                     n(m.groups_per_token) + " groups hold " + n(each * m.groups_per_token));
+  return {};
+}
+
 Status finish_config(const RopeExtras& extras, ModelConfig& config) {
   const auto n = [](int64_t v) { return std::to_string(v); };
   if (config.num_heads % config.num_kv_heads != 0)
@@ -160,7 +190,13 @@ Status finish_config(const RopeExtras& extras, ModelConfig& config) {
   }
   if (config.v_head_dim == 0) config.v_head_dim = config.head_dim;
   if (config.rope.dim == 0) config.rope.dim = config.head_dim;
-  if (config.attention_scale == 0) config.attention_scale = 1.0 / std::sqrt(config.head_dim);
+  if (config.attention_scale == 0) {
+    config.attention_scale = 1.0 / std::sqrt(config.head_dim);
+    // DeepSeek applies YaRN's temperature to the whole product, not to its rotated part alone.
+    if (config.has_mla() && config.rope.scaling != RopeScaling::kNone && extras.mscale_all_dim != 0)
+      config.attention_scale *= std::pow(yarn_mscale(config.rope.factor, extras.mscale_all_dim), 2);
+  }
+  ATTUNE_RETURN_IF_ERROR(finish_moe(config));
   const auto in_vocab = [&](TokenId id) { return id >= 0 && id < config.vocab_size; };
   if (config.bos_token_id != -1 && !in_vocab(config.bos_token_id))
     return data_loss("bos_token_id " + n(config.bos_token_id) + " is outside the vocabulary of " +

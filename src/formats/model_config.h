@@ -59,8 +59,45 @@ struct SamplingDefaults {
   bool operator==(const SamplingDefaults&) const = default;
 };
 
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): a token's keys and values of all
+// heads are up-projected from one latent, beside it lies one rotated key that the heads share.
+// head_dim is then nope_dim + rope.dim, a head's first nope_dim elements are not rotated.
+struct MlaConfig {
+  int32_t kv_lora_rank = 0;  // elements of the latent; 0: the model has no latent attention
+  int32_t q_lora_rank = 0;   // 0: queries are projected from the hidden state directly
+  int32_t nope_dim = 0;
+  // The up-projection lies as k_b [heads, kv_lora_rank, nope_dim] and v_b [heads, v_head_dim,
+  // kv_lora_rank] (GGUF since 2025) instead of kv_b [heads * (nope_dim + v_head_dim), kv_lora_rank]
+  bool split_kv_b = false;
+
+  bool operator==(const MlaConfig&) const = default;
+};
+
+// Which experts a token goes to, and how they are weighted.
+struct MoeConfig {
+  int32_t num_experts = 0;  // routed ones; 0: every layer has a dense MLP
+  int32_t experts_per_token = 0;
+  int32_t intermediate_size = 0;  // of one expert
+  int32_t shared_experts = 0;     // they make one MLP of shared_experts * intermediate_size
+  int32_t first_dense = 0;        // layers before it are dense
+  int32_t layer_freq = 1;         // then every so many layers has experts
+  bool sigmoid = false;           // scores of the experts; else softmax over all of them
+  bool correction_bias = false;   // added to the scores for the choice, not for the weights
+  // Experts are chosen from the best groups_per_token of num_groups; a group's score is that of its
+  // best expert (V2), or the sum of its two best (V3).
+  int32_t num_groups = 1, groups_per_token = 1;
+  bool group_top2 = false;
+  bool normalize = false;  // the chosen weights sum to 1, before the factor
+  double routed_scale = 1;
+
+  bool is_moe(int32_t layer) const {
+    return num_experts > 0 && layer >= first_dense && layer % layer_freq == 0;
+  }
+  bool operator==(const MoeConfig&) const = default;
+};
+
 struct ModelConfig {
-  std::string architecture;  // the family: "llama", "mistral", "qwen2", "qwen3"
+  std::string architecture;  // the family: "llama", "mistral", "qwen2", "qwen3", "deepseek_v2", ...
   int32_t vocab_size = 0;    // rows of the embedding
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -71,6 +108,10 @@ struct ModelConfig {
   int32_t v_head_dim = 0;
   double rms_norm_eps = 1e-5;
   std::string hidden_act = "silu";
+  MlaConfig mla;
+  MoeConfig moe;
+  // Layers that the file has behind the last, for a drafter: they are not read.
+  int32_t num_nextn_layers = 0;
   RopeConfig rope;
   // One per layer: a token sees itself and the window - 1 tokens before it; 0: all of them.
   std::vector<int32_t> windows;
@@ -79,7 +120,7 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;              // RMS norm of each q and k head before rope
   bool tie_word_embeddings = false;  // the head is embed_tokens; lm_head.weight is not read
-  double attention_scale = 0;        // of q.k; 1/sqrt(head_dim) unless the file says otherwise
+  double attention_scale = 0;  // of q.k; 1/sqrt(head_dim) unless the file or the family has another
   double attn_logit_softcap = 0, final_logit_softcap = 0;  // 0: none
   TokenId bos_token_id = -1, pad_token_id = -1;            // -1: none
   std::vector<TokenId> eos_token_ids;                      // may be empty
@@ -88,6 +129,7 @@ struct ModelConfig {
       tensor::DType::kF32;          // what a HF config says its weights are; dummy weights have it
   double initializer_range = 0.02;  // standard deviation of dummy weights
 
+  bool has_mla() const { return mla.kv_lora_rank > 0; }
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -98,16 +140,26 @@ enum class WindowRule : uint8_t {
   kSwitched,   // only with use_sliding_window, from layer max_window_layers on
 };
 
+// How a family's experts are routed where its files do not say.
+enum class MoeRule : uint8_t {
+  kNone,
+  kSoftmax,  // DeepSeek-V2: softmax scores, greedy
+  kSigmoid,  // DeepSeek-V3: sigmoid scores, with a correction bias, by groups ("noaux_tc")
+};
+
 // What formats must know of a family to read its files. The families are src/model's: callers bring
 // their list.
 struct FamilyTraits {
   std::string_view name;  // "qwen2": ModelConfig::architecture, and config.json's model_type
-  std::string_view gguf_architecture;  // general.architecture
+  std::string_view gguf_architecture;  // general.architecture; empty: another family reads them
   std::string_view hf_architecture;    // "Qwen2ForCausalLM"
   RopeStyle gguf_rope = RopeStyle::kHalf;
-  bool qkv_bias = false;  // always, whatever the config says; then o_proj has none
+  RopeStyle hf_rope = RopeStyle::kHalf;  // unless the config's rope_interleave says otherwise
+  bool qkv_bias = false;                 // always, whatever the config says; then o_proj has none
   bool qk_norm = false;
   WindowRule window_rule = WindowRule::kIgnored;
+  bool mla = false;
+  MoeRule moe = MoeRule::kNone;
 };
 
 // Errors name the key and what it may be; unsupported lists the families.

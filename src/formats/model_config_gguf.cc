@@ -5,6 +5,7 @@
 
 #include "formats/config_checks.h"
 #include "formats/gguf.h"
+#include "formats/gguf_tokens.h"
 #include "formats/model_config.h"
 #include "formats/quote.h"
 
@@ -23,6 +24,8 @@ class GgufConfigReader {
     ATTUNE_RETURN_IF_ERROR(read_attention());
     RopeExtras extras;
     ATTUNE_RETURN_IF_ERROR(read_rope(extras));
+    if (family_.mla) ATTUNE_RETURN_IF_ERROR(read_mla(extras));
+    if (family_.moe != MoeRule::kNone) ATTUNE_RETURN_IF_ERROR(read_moe());
     ATTUNE_RETURN_IF_ERROR(read_tokens());
     read_presence();
     if (Status status = finish_config(extras, config_); !status.ok())
@@ -113,6 +116,66 @@ class GgufConfigReader {
     return {};
   }
 
+  // Two conversions are about. The older keeps kv_b whole and gives the heads' sizes as key_length
+  // and value_length; the newer splits it, describes one KV head as wide as the cached row there,
+  // and gives the heads' sizes as key_length_mla and value_length_mla.
+  Status read_mla(RopeExtras& extras) {
+    ModelConfig& c = config_;
+    c.mla.split_kv_b = gguf_.find(prefix_ + "attention.key_length_mla") != nullptr;
+    const std::string suffix = c.mla.split_kv_b ? "_mla" : "";
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("attention.key_length" + suffix, 1, kMaxHeadDim, 0, c.head_dim));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("attention.value_length" + suffix, 1, kMaxHeadDim, 0, c.v_head_dim));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("attention.kv_lora_rank", 1, kMaxLoraRank, 0, c.mla.kv_lora_rank));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("attention.q_lora_rank", 0, kMaxLoraRank, 0, c.mla.q_lora_rank));
+    ATTUNE_RETURN_IF_ERROR(read_int("rope.dimension_count", 2, kMaxHeadDim, 0, c.rope.dim));
+    if (c.rope.dim >= c.head_dim)
+      return data_loss(gguf_.path() + ": GGUF metadata " + prefix_ + "rope.dimension_count is " +
+                       std::to_string(c.rope.dim) + ", the whole head of " +
+                       std::to_string(c.head_dim) + " elements");
+    c.mla.nope_dim = c.head_dim - c.rope.dim;
+    c.num_kv_heads = c.num_heads;  // after the up-projection
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("nextn_predict_layers", 0, c.num_layers - 1, 0, c.num_nextn_layers));
+    c.num_layers -= c.num_nextn_layers;  // block_count has them
+    c.windows.resize(size_t(c.num_layers));
+    // Written as a tenth of mscale_all_dim; the file takes mscale to be the same, so that rope
+    // itself is not scaled.
+    double log_multiplier = 0;
+    ATTUNE_RETURN_IF_ERROR(read_double("rope.scaling.yarn_log_multiplier", 0, 100, log_multiplier));
+    extras.mscale_all_dim = log_multiplier * 10;
+    if (log_multiplier != 0 && extras.attention_factor) extras.attention_factor = 1;
+    return {};
+  }
+
+  Status read_moe() {
+    MoeConfig& m = config_.moe;
+    ATTUNE_RETURN_IF_ERROR(read_int("expert_count", 0, kMaxExperts, 0, m.num_experts));
+    if (m.num_experts == 0) return {};
+    ATTUNE_RETURN_IF_ERROR(read_int("expert_used_count", 1, kMaxExperts, 0, m.experts_per_token));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("expert_feed_forward_length", 1, kMaxHidden, 0, m.intermediate_size));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("expert_shared_count", 0, kMaxSharedExperts, 0, m.shared_experts));
+    ATTUNE_RETURN_IF_ERROR(read_int("leading_dense_block_count", 0, kMaxLayers, 0, m.first_dense));
+    ATTUNE_RETURN_IF_ERROR(read_double("expert_weights_scale", 0, 1e6, m.routed_scale));
+    if (m.routed_scale == 0) m.routed_scale = 1;  // llama.cpp's mark for none
+    ATTUNE_ASSIGN_OR_RETURN(m.normalize, gguf_.get_bool_or(prefix_ + "expert_weights_norm", false));
+    int32_t gating = 0;
+    ATTUNE_RETURN_IF_ERROR(read_int("expert_gating_func", 0, 2, 0, gating));
+    m.sigmoid = gating == 2;  // 1, and files without it: softmax
+    ATTUNE_RETURN_IF_ERROR(read_int("expert_group_count", 1, kMaxExperts, 1, m.num_groups));
+    ATTUNE_RETURN_IF_ERROR(
+        read_int("expert_group_used_count", 1, kMaxExperts, 1, m.groups_per_token));
+    m.group_top2 = m.sigmoid;
+    const std::string first = std::to_string(m.first_dense);
+    m.correction_bias = gguf_.find_tensor("blk." + first + ".exp_probs_b.bias") != nullptr;
+    return {};
+  }
+
   Status read_rope(RopeExtras& extras) {
     RopeConfig& rope = config_.rope;
     rope.style = family_.gguf_rope;
@@ -166,21 +229,27 @@ class GgufConfigReader {
     };
     ATTUNE_RETURN_IF_ERROR(id("bos_token_id", config_.bos_token_id));
     ATTUNE_RETURN_IF_ERROR(id("padding_token_id", config_.pad_token_id));
+    auto& eos = config_.eos_token_ids;
+    const auto add = [&](TokenId token) {
+      if (token != -1 && std::find(eos.begin(), eos.end(), token) == eos.end())
+        eos.push_back(token);
+    };
     // End of turn and end of message end an answer like end of text.
     for (const char* name : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
       int32_t token = -1;
       ATTUNE_RETURN_IF_ERROR(id(name, token));
-      auto& eos = config_.eos_token_ids;
-      if (token != -1 && std::find(eos.begin(), eos.end(), token) == eos.end())
-        eos.push_back(token);
+      add(token);
     }
+    for (const TokenId token : turn_end_tokens(gguf_))
+      if (token < config_.vocab_size) add(token);
     return {};
   }
 
   // GGUF says these by which tensors there are.
   void read_presence() {
     const auto has = [&](const char* name) { return gguf_.find_tensor(name) != nullptr; };
-    config_.qkv_bias = family_.qkv_bias || has("blk.0.attn_q.bias");
+    config_.qkv_bias =
+        family_.qkv_bias || has("blk.0.attn_q.bias") || has("blk.0.attn_kv_a_mqa.bias");
     config_.o_bias = has("blk.0.attn_output.bias");
     config_.mlp_bias = has("blk.0.ffn_up.bias");
     config_.qk_norm = family_.qk_norm;

@@ -92,6 +92,8 @@ class HfConfigReader {
   Result<ModelConfig> run() {
     config_.architecture = family_.name;
     ATTUNE_RETURN_IF_ERROR(read_sizes());
+    if (family_.mla) ATTUNE_RETURN_IF_ERROR(read_mla());
+    if (family_.moe != MoeRule::kNone) ATTUNE_RETURN_IF_ERROR(read_moe());
     ATTUNE_RETURN_IF_ERROR(read_flags());
     ATTUNE_RETURN_IF_ERROR(read_windows());
     RopeExtras extras;
@@ -116,7 +118,8 @@ class HfConfigReader {
     c.num_kv_heads = c.num_heads;
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("num_key_value_heads", 1, kMaxHeads, c.num_kv_heads, true));
-    ATTUNE_RETURN_IF_ERROR(fields_.read_int("head_dim", 1, kMaxHeadDim, c.head_dim, true));
+    if (!family_.mla)
+      ATTUNE_RETURN_IF_ERROR(fields_.read_int("head_dim", 1, kMaxHeadDim, c.head_dim, true));
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("max_position_embeddings", 1, kMaxPositions, c.max_position_embeddings));
     c.rms_norm_eps = 1e-6;
@@ -124,12 +127,66 @@ class HfConfigReader {
     return fields_.read_double("initializer_range", 0, 10, c.initializer_range);
   }
 
+  // head_dim, where a config has it, is the rotated part here: it is not read.
+  Status read_mla() {
+    ModelConfig& c = config_;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("kv_lora_rank", 1, kMaxLoraRank, c.mla.kv_lora_rank));
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("q_lora_rank", 1, kMaxLoraRank, c.mla.q_lora_rank, true));
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("qk_nope_head_dim", 1, kMaxHeadDim / 2, c.mla.nope_dim));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("qk_rope_head_dim", 2, kMaxHeadDim / 2, c.rope.dim));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("v_head_dim", 1, kMaxHeadDim, c.v_head_dim));
+    c.num_kv_heads = c.num_heads;  // after the up-projection
+    c.head_dim = c.mla.nope_dim + c.rope.dim;
+    return fields_.read_int("num_nextn_predict_layers", 0, kMaxLayers, c.num_nextn_layers, true);
+  }
+
+  Status read_moe() {
+    MoeConfig& m = config_.moe;
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("n_routed_experts", 0, kMaxExperts, m.num_experts, true));
+    if (m.num_experts == 0) return {};
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("num_experts_per_tok", 1, kMaxExperts, m.experts_per_token));
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("moe_intermediate_size", 1, kMaxHidden, m.intermediate_size));
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("n_shared_experts", 0, kMaxSharedExperts, m.shared_experts, true));
+    ATTUNE_RETURN_IF_ERROR(
+        fields_.read_int("first_k_dense_replace", 0, kMaxLayers, m.first_dense, true));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("moe_layer_freq", 1, kMaxLayers, m.layer_freq, true));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_bool("norm_topk_prob", m.normalize));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_double("routed_scaling_factor", 1e-6, 1e6, m.routed_scale));
+    return read_routing();
+  }
+
+  Status read_routing() {
+    MoeConfig& m = config_.moe;
+    const bool v3 = family_.moe == MoeRule::kSigmoid;
+    std::string scoring = v3 ? "sigmoid" : "softmax";
+    ATTUNE_RETURN_IF_ERROR(fields_.read_string("scoring_func", scoring));
+    if (scoring != "sigmoid" && scoring != "softmax")
+      return unsupported("config.json: scoring_func is " + quote(scoring) +
+                         "; supported: softmax, sigmoid");
+    m.sigmoid = scoring == "sigmoid";
+    std::string method = v3 ? "noaux_tc" : "greedy";
+    ATTUNE_RETURN_IF_ERROR(fields_.read_string("topk_method", method));
+    if (method == "greedy") return {};
+    if (method != "group_limited_greedy" && method != "noaux_tc")
+      return unsupported("config.json: topk_method is " + quote(method) +
+                         "; supported: greedy, group_limited_greedy, noaux_tc");
+    m.correction_bias = m.group_top2 = method == "noaux_tc";
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("n_group", 1, kMaxExperts, m.num_groups));
+    return fields_.read_int("topk_group", 1, kMaxExperts, m.groups_per_token);
+  }
+
   Status read_flags() {
     ModelConfig& c = config_;
     ATTUNE_RETURN_IF_ERROR(fields_.read_bool("tie_word_embeddings", c.tie_word_embeddings));
     bool attention_bias = false;
     ATTUNE_RETURN_IF_ERROR(fields_.read_bool("attention_bias", attention_bias));
-    c.qkv_bias = family_.qkv_bias || attention_bias;
+    c.qkv_bias = family_.qkv_bias || attention_bias;  // with latents: of the down-projections
     c.o_bias = attention_bias && !family_.qkv_bias;
     ATTUNE_RETURN_IF_ERROR(fields_.read_bool("mlp_bias", c.mlp_bias));
     c.qk_norm = family_.qk_norm;
@@ -196,6 +253,10 @@ class HfConfigReader {
     double rotary_share = 1;
     ATTUNE_RETURN_IF_ERROR(fields_.read_double("partial_rotary_factor", 0.001, 1, rotary_share));
     ATTUNE_RETURN_IF_ERROR(inner.read_double("partial_rotary_factor", 0.001, 1, rotary_share));
+    bool interleaved = family_.hf_rope == RopeStyle::kInterleaved;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_bool("rope_interleave", interleaved));
+    config_.rope.style = interleaved ? RopeStyle::kInterleaved : RopeStyle::kHalf;
+    if (family_.mla) return read_rope_scaling(inner, extras);  // rope.dim has its own key
     const int32_t head_dim =
         config_.head_dim != 0 ? config_.head_dim : config_.hidden_size / config_.num_heads;
     if (rotary_share != 1) config_.rope.dim = int32_t(head_dim * rotary_share);

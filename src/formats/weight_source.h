@@ -16,13 +16,22 @@
 
 namespace attune::formats {
 
-// Names are Hugging Face's in every source; GGUF's are mapped onto them:
-//   model.embed_tokens.weight [vocab, hidden]   model.norm.weight [hidden]   lm_head.weight [vocab,
-//   hidden] model.layers.N.input_layernorm.weight, .post_attention_layernorm.weight [hidden]
-//   model.layers.N.self_attn.{q,k,v}_proj.weight [heads * head_dim, hidden], .o_proj.weight
-//   [hidden, heads * head_dim] model.layers.N.self_attn.{q,k,v,o}_proj.bias, .q_norm.weight,
-//   .k_norm.weight [head_dim] model.layers.N.mlp.{gate,up}_proj.weight [inter, hidden],
-//   .down_proj.weight [hidden, inter]
+// Names are Hugging Face's in every source; GGUF's are mapped onto them. Below model.layers.N.:
+//   input_layernorm.weight, post_attention_layernorm.weight [hidden]
+//   self_attn.{q,k,v}_proj.weight [heads * head_dim, hidden], .o_proj.weight [hidden, heads *
+//   v_head_dim], .{q,k,v,o}_proj.bias, .{q,k}_norm.weight [head_dim]
+//   mlp.{gate,up}_proj.weight [inter, hidden], .down_proj.weight [hidden, inter], with .bias
+// with latent attention:
+//   self_attn.q_a_proj.weight [q_lora, hidden], .q_a_layernorm.weight [q_lora], .q_b_proj.weight
+//   [heads * head_dim, q_lora], or q_proj as above; .kv_a_proj_with_mqa.weight [kv_lora + rope,
+//   hidden], .kv_a_layernorm.weight [kv_lora], .kv_b_proj.weight [heads * (nope + v_head_dim),
+//   kv_lora], or what GGUF has for it: .k_b_proj.weight [heads, kv_lora, nope], .v_b_proj.weight
+//   [heads, v_head_dim, kv_lora]
+// with experts:
+//   mlp.gate.weight [experts, hidden], mlp.gate.e_score_correction_bias [experts],
+//   mlp.experts.E.{gate,up,down}_proj.weight, mlp.shared_experts.{gate,up,down}_proj.weight
+// and beside the layers model.embed_tokens.weight [vocab, hidden], model.norm.weight [hidden],
+// lm_head.weight [vocab, hidden].
 // Views stay valid as long as the source. Const methods are thread-safe.
 class WeightSource {
  public:
@@ -44,6 +53,7 @@ struct TensorSpec {
   std::string name;
   tensor::Shape shape;
   bool optional = false;
+  bool prefix = false;  // stands for all tensors whose names begin so; they are not read
 };
 // Every tensor that the config asks for, in the order of the layers.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);

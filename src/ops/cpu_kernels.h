@@ -13,6 +13,14 @@ void rope_table(const RopeTableParams& p, Stream& stream);
 void rope_append(const RopeAppendParams& p, Stream& stream);
 void silu_mul(const SiluMulParams& p, Stream& stream);
 void gather_rows(const GatherRowsParams& p, Stream& stream);
+void rope(const RopeParams& p, Stream& stream);
+void latent_append(const LatentAppendParams& p, Stream& stream);
+void latent_gather(const LatentGatherParams& p, Stream& stream);
+void cast(const CastParams& p, Stream& stream);
+void moe_route(const MoeRouteParams& p, Stream& stream);
+void moe_sort(const MoeSortParams& p, Stream& stream);
+void copy_rows(const CopyRowsParams& p, Stream& stream);
+void moe_combine(const MoeCombineParams& p, Stream& stream);
 
 // fn(begin, end) over `rows` rows of `row_bytes` memory traffic each: on the pool only when the
 // work outweighs the hand-over (about 1-2 us, some 32 KiB of traffic).

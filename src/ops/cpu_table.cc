@@ -5,7 +5,8 @@ namespace attune::ops {
 namespace {
 
 // The small ops serve every level; the products have a kernel per level.
-constexpr OpTable table(void (*linear)(const LinearParams&, Stream&)) {
+constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
+                        void (*linear_group)(const LinearParams*, int32_t, Stream&)) {
   return {
       .embed = cpu::embed,
       .rms_norm = cpu::rms_norm,
@@ -13,16 +14,26 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&)) {
       .rope_append = cpu::rope_append,
       .silu_mul = cpu::silu_mul,
       .linear = linear,
+      .linear_group = linear_group,
       .gather_rows = cpu::gather_rows,
+      .rope = cpu::rope,
+      .latent_append = cpu::latent_append,
+      .latent_gather = cpu::latent_gather,
+      .cast = cpu::cast,
+      .moe_route = cpu::moe_route,
+      .moe_sort = cpu::moe_sort,
+      .copy_rows = cpu::copy_rows,
+      .moe_combine = cpu::moe_combine,
   };
 }
 
 }  // namespace
 
 const OpTable& cpu_ops(device::CpuIsa isa) {
-  static constexpr OpTable kAvx2 = table(cpu::linear_avx2);
-  static constexpr OpTable kAvx512 = table(cpu::linear_avx512);
-  static constexpr OpTable kAvx512Bf16 = table(cpu::linear_avx512_bf16);
+  static constexpr OpTable kAvx2 = table(cpu::linear_avx2, cpu::linear_group_avx2);
+  static constexpr OpTable kAvx512 = table(cpu::linear_avx512, cpu::linear_group_avx512);
+  static constexpr OpTable kAvx512Bf16 =
+      table(cpu::linear_avx512_bf16, cpu::linear_group_avx512_bf16);
   switch (isa) {
     case device::CpuIsa::kAvx2:
       return kAvx2;

@@ -80,6 +80,59 @@ struct RopeAppendParams {
   int32_t page_size;
 };
 
+// Rotates part of every head: out[t, h, :rot_dim] from x[t, h, :rot_dim]; out may be x.
+struct RopeParams {
+  const float* x;  // element (t, h, i) at t * ldx + h * head_stride + i
+  int64_t ldx, head_stride;
+  int32_t tokens, heads, rot_dim;
+  RopeStyle style;
+  const float* cos;  // [tokens, rot_dim/2]
+  const float* sin;
+  float* out;
+  int64_t ldo, out_head_stride;
+};
+
+// Latent attention's row of a token, [RMS norm of the latent | rotated key], into its page.
+struct LatentAppendParams {
+  const float* kv;  // [tokens, latent_dim + rot_dim], row stride ldkv
+  int64_t ldkv;
+  int32_t tokens, latent_dim, rot_dim;
+  RopeStyle style;
+  const float* cos;  // [tokens, rot_dim/2]
+  const float* sin;
+  const float* norm;  // [latent_dim]
+  float norm_eps;
+  const int64_t* slot_mapping;  // [tokens], see RopeAppendParams
+  void* kv_base;
+  DType kv_dtype;
+  int64_t page_stride, token_stride;  // bytes
+  int32_t page_size;
+};
+
+// Those rows out of the pages: the latents for the up-projection, and the rotated key as the tail
+// of every head's key.
+struct LatentGatherParams {
+  const int64_t* positions;  // [rows], slot * page_size + offset; -1: zeros
+  int32_t rows, latent_dim, rot_dim, heads;
+  const void* kv_base;
+  DType kv_dtype;
+  int64_t page_stride, token_stride;  // bytes
+  int32_t page_size;
+  void* latents;  // [rows, latent_dim]
+  DType latent_dtype;
+  float* rope;  // (row, head, i) at row * rope_row_stride + head * rope_head_stride + i
+  int64_t rope_row_stride, rope_head_stride;
+};
+
+// out = x in another type, row by row.
+struct CastParams {
+  const float* x;  // element (r, h, i) at r * ldx + h * head_stride + i
+  int64_t ldx, head_stride;
+  int32_t rows, heads, n;
+  void* out;  // [rows, heads, n]
+  DType out_dtype;
+};
+
 // out = silu(gate) * up, from the fused product [rows, 2n]: gate in the first n columns.
 struct SiluMulParams {
   const float* gate_up;  // [rows, 2n], row stride ldx
@@ -114,6 +167,51 @@ struct GatherRowsParams {
   float* out;  // [count, n]
 };
 
+// Of each token the experts and their weights (DeepSeek-V2, arXiv:2405.04434 2.1.2; V3,
+// arXiv:2412.19437 2.1.2). Equal scores: the lower index goes first.
+struct MoeRouteParams {
+  const float* logits;  // [tokens, experts]
+  int32_t tokens, experts, top_k;
+  bool sigmoid;                // scores; else softmax
+  const float* bias;           // [experts] or null: added to the scores for the choice alone
+  int32_t groups, top_groups;  // 1, 1: no groups
+  bool group_top2;             // a group's score is the sum of its two best, else its best
+  bool normalize;              // the chosen weights sum to 1
+  float scale;                 // of all weights, in the end
+  int32_t* ids;                // [tokens, top_k], best first
+  float* weights;              // [tokens, top_k]
+};
+
+// Orders (token, expert) pairs by expert, tokens rising within: expert e has rows [offsets[e],
+// offsets[e + 1]).
+struct MoeSortParams {
+  const int32_t* ids;  // [tokens, top_k]
+  int32_t tokens, top_k, experts;
+  int32_t* offsets;       // [experts + 1]
+  int32_t* token_of_row;  // [tokens * top_k]
+  int32_t* row_of_pair;   // [tokens, top_k]
+};
+
+// out[i] = x[rows[i]], bytes.
+struct CopyRowsParams {
+  const void* x;
+  int64_t ldx;          // bytes
+  const int32_t* rows;  // [count]
+  int32_t count;
+  int64_t row_bytes;
+  void* out;  // [count] rows of row_bytes
+};
+
+// out[t] += sum_j weights[t, j] * y[row_of_pair[t, j]], in the order of j.
+struct MoeCombineParams {
+  const float* y;              // [tokens * top_k, n]
+  const int32_t* row_of_pair;  // [tokens, top_k]
+  const float* weights;        // [tokens, top_k]
+  int32_t tokens, top_k, n;
+  float* out;  // [tokens, n], row stride ldo
+  int64_t ldo;
+};
+
 struct OpTable {
   void (*embed)(const EmbedParams&, Stream&);
   void (*rms_norm)(const RmsNormParams&, Stream&);
@@ -121,7 +219,18 @@ struct OpTable {
   void (*rope_append)(const RopeAppendParams&, Stream&);
   void (*silu_mul)(const SiluMulParams&, Stream&);
   void (*linear)(const LinearParams&, Stream&);
+  // Independent products at once (heads, experts): many small ones cost one hand-over. They share
+  // x_dtype.
+  void (*linear_group)(const LinearParams* items, int32_t count, Stream&);
   void (*gather_rows)(const GatherRowsParams&, Stream&);
+  void (*rope)(const RopeParams&, Stream&);
+  void (*latent_append)(const LatentAppendParams&, Stream&);
+  void (*latent_gather)(const LatentGatherParams&, Stream&);
+  void (*cast)(const CastParams&, Stream&);
+  void (*moe_route)(const MoeRouteParams&, Stream&);
+  void (*moe_sort)(const MoeSortParams&, Stream&);
+  void (*copy_rows)(const CopyRowsParams&, Stream&);
+  void (*moe_combine)(const MoeCombineParams&, Stream&);
 };
 
 // The table of a CPU level; valid for the process's life. Filled in ops/cpu_table.cc.

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/convert.h"
 #include "ops/cpu_kernels.h"
-#include "ops/simd/vec.h"
-#include "tensor/half.h"
+#include "ops/rope/cpu/rotate.h"
 
 namespace attune::ops::cpu {
 namespace {
@@ -32,37 +32,9 @@ void rms_norm_head(const float* x, const float* weight, float eps, int n, float*
 // Rotates x[0, rot_dim) into y; the rest is copied.
 void rotate(const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
             const RopeAppendParams& p, float* __restrict y) {
-  const int half = p.rot_dim / 2;
-  if (p.style == RopeStyle::kHalf) {
-    for (int i = 0; i < half; ++i) {
-      const float a = x[i], b = x[i + half];
-      y[i] = a * cos[i] - b * sin[i];
-      y[i + half] = b * cos[i] + a * sin[i];
-    }
-  } else {
-    for (int i = 0; i < half; ++i) {
-      const float a = x[2 * i], b = x[2 * i + 1];
-      y[2 * i] = a * cos[i] - b * sin[i];
-      y[2 * i + 1] = b * cos[i] + a * sin[i];
-    }
-  }
+  rotate_pairs(x, cos, sin, p.rot_dim / 2, p.style, y);
   if (p.rot_dim < p.head_dim)
     std::memcpy(y + p.rot_dim, x + p.rot_dim, size_t(p.head_dim - p.rot_dim) * 4);
-}
-
-void convert(const float* x, int n, DType dtype, void* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, x, size_t(n) * 4);
-    return;
-  }
-  uint16_t* out = static_cast<uint16_t*>(to);
-  const bool bf16 = dtype == DType::kBF16;
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Vec v = simd::load(x + i);
-    simd::store_half(out + i, bf16 ? simd::to_bf16(v) : simd::to_f16(v));
-  }
-  for (; i < n; ++i) out[i] = bf16 ? tensor::f32_to_bf16(x[i]) : tensor::f32_to_f16(x[i]);
 }
 
 void append_token(const RopeAppendParams& p, int64_t t) {
@@ -84,8 +56,8 @@ void append_token(const RopeAppendParams& p, int64_t t) {
   float k[kMaxHeadDim];
   for (int h = 0; h < p.kv_heads; ++h, x += d) {
     norm_and_rotate(p.k_norm, k);
-    convert(k, d, p.kv_dtype, k_to + h * p.head_stride);
-    convert(x + int64_t{p.kv_heads} * d, d, p.kv_dtype, v_to + h * p.head_stride);
+    convert_row(k, d, p.kv_dtype, k_to + h * p.head_stride);
+    convert_row(x + int64_t{p.kv_heads} * d, d, p.kv_dtype, v_to + h * p.head_stride);
   }
 }
 

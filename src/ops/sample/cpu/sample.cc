@@ -84,8 +84,10 @@ void apply_penalties(const SampleParams& p) {
   const SamplingParams& s = *p.sampling;
   for (const TokenCount& c : p.counts) {
     float& l = p.logits[c.token];
+    // A tiny penalty asks for repetition; no quotient may become infinite.
     if (s.repetition_penalty != 1.0f)
-      l = l > 0 ? l / s.repetition_penalty : l * s.repetition_penalty;
+      l = l > 0 ? std::min(l / s.repetition_penalty, std::numeric_limits<float>::max())
+                : l * s.repetition_penalty;
     if (c.in_output > 0)
       l -= s.presence_penalty + s.frequency_penalty * static_cast<float>(c.in_output);
   }

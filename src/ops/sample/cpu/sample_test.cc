@@ -127,6 +127,12 @@ TEST(Sample, PenaltiesAndBias) {
   // Repetition divides positive logits and multiplies negative ones, prompt and output alike.
   EXPECT_EQ(
       sample({4, 3.9f, -1, 3}, {.temperature = 0, .repetition_penalty = 2}, 0, 0, counts).token, 3);
+  // Also a tiny one leaves numbers that can be drawn from.
+  const float tiny = std::numeric_limits<float>::min();
+  EXPECT_EQ(
+      sample({9, 3, -1, 3}, {.temperature = 0, .repetition_penalty = tiny}, 0, 0, counts).token, 0);
+  EXPECT_GE(
+      sample({9, 3, -1, 3}, {.temperature = 1, .repetition_penalty = tiny}, 0, 0, counts).token, 0);
   // Presence touches the output only: token 1 was in the prompt.
   EXPECT_EQ(sample({4, 3.9f, -1, 3}, {.temperature = 0, .presence_penalty = 1}, 0, 0, counts).token,
             1);
