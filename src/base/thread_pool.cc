@@ -39,7 +39,12 @@ void ThreadPool::run_erased(Job job, void* arg) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
-  job(arg, 0, size());
+  std::exception_ptr error;
+  try {
+    job(arg, 0, size());
+  } catch (...) {
+    error = std::current_exception();
+  }
   // The parts are of like size, so the others end soon; yield in case they were not even scheduled.
   for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
     if (spins < kSpins) {
@@ -48,6 +53,8 @@ void ThreadPool::run_erased(Job job, void* arg) {
       std::this_thread::yield();
     }
   }
+  if (std::exception_ptr theirs = std::exchange(error_, nullptr)) error = std::move(theirs);
+  if (error) std::rethrow_exception(error);
 }
 
 void ThreadPool::worker(int index) {
@@ -66,7 +73,12 @@ void ThreadPool::worker(int index) {
     }
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    job_(arg_, index, size());
+    try {
+      job_(arg_, index, size());
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+    }
     pending_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -25,7 +26,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // fn(thread, size()) once on each thread. fn must not throw. Not reentrant.
+  // fn(thread, size()) once on each thread. One of what they throw comes out of
+  // run(), once all are done. Not reentrant.
   template <typename Fn>
   void run(Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
@@ -100,6 +102,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::exception_ptr error_;  // written under mutex_, read when nothing is pending
 };
 
 }  // namespace attune::base

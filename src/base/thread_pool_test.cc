@@ -58,5 +58,20 @@ TEST(ThreadPool, WakesSleepingWorkers) {
   }
 }
 
+TEST(ThreadPool, WhatAPartThrowsComesOutOfRun) {
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (int thrower = 0; thrower < threads; ++thrower) {
+      EXPECT_THROW(pool.run([&](int thread, int) {
+        if (thread == thrower) throw std::bad_alloc();
+      }),
+                   std::bad_alloc);
+      std::atomic<int> sum{0};
+      pool.parallel_for(10, 1, [&](int64_t begin, int64_t) { sum += static_cast<int>(begin); });
+      EXPECT_EQ(sum, 45);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attune::base

@@ -4,8 +4,11 @@
 // host.
 #include "attune/engine.h"
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <future>
@@ -13,7 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "engine/load.h"
 #include "engine/model_runner.h"
@@ -45,15 +48,25 @@ class EngineImpl final : public Engine {
   }
 
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
+    ATTUNE_RETURN_IF_ERROR(loaded_.scheduler->check(request));
     const RequestId id = next_id_.fetch_add(1);
-    const Status added = call<Status>([&]() -> Status {
-      if (draining_) return unavailable("the server is shutting down");
-      ATTUNE_RETURN_IF_ERROR(loaded_.scheduler->add(id, std::move(request)));
+    auto add = [this, id, request = std::move(request), sink = std::move(sink)]() mutable {
       sinks_.emplace(id, std::move(sink));
       blocked_ = false;
-      return {};
-    });
-    if (!added.ok()) return added;
+      Status added;
+      const Status ran =
+          base::guarded([&] { added = loaded_.scheduler->add(id, std::move(request)); });
+      if (ran.ok() && added.ok()) return;
+      deliver(error_event(id, ran.ok() ? added.message() : ran.message()));
+    };
+    {
+      std::lock_guard lock(mutex_);
+      if (draining_) return unavailable("the server is shutting down");
+      ATTUNE_RETURN_IF_ERROR(loaded_.scheduler->check_queue(waiting_ + in_inbox_));
+      inbox_.push_back(std::move(add));
+      ++in_inbox_;
+    }
+    wake_.notify_one();
     return id;
   }
 
@@ -74,10 +87,11 @@ class EngineImpl final : public Engine {
   void drain(double seconds) override {
     auto idle = std::make_shared<std::promise<void>>();
     std::future<void> done = idle->get_future();
-    post([this, idle] {
+    {
+      std::lock_guard lock(mutex_);
       draining_ = true;
-      when_idle_.push_back(idle);
-    });
+    }
+    post([this, idle] { when_idle_.push_back(idle); });
     if (done.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready) return;
     post([this] { abort_all(); });
     done.wait();
@@ -106,15 +120,26 @@ class EngineImpl final : public Engine {
   template <typename T, typename Fn>
   T call(Fn fn) {
     std::promise<T> answer;
-    post([&] { answer.set_value(fn()); });
+    post([&] {
+      std::optional<T> value;
+      const Status ran = base::guarded([&] { value.emplace(fn()); });
+      answer.set_value(ran.ok() ? std::move(*value) : T(ran));
+    });
     return answer.get_future().get();
   }
 
   // ---- the engine's thread ----
   void loop() {
-    while (turn()) {
-    }
-    loaded_.stream->synchronize();
+    const Status status = base::guarded([this] {
+      while (turn()) {
+      }
+      loaded_.stream->synchronize();
+    });
+    if (status.ok()) return;
+    // Half a plan or half a commit: who owns which page is not known any more.
+    base::log_error("fatal: the engine's scheduler was interrupted (", status.message(),
+                    ") and cannot go on; the process ends");
+    std::abort();
   }
 
   // One turn; false when the engine stops.
@@ -125,6 +150,7 @@ class EngineImpl final : public Engine {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return !inbox_.empty() || finished_steps_ > 0 || can_plan(); });
       inbox.swap(inbox_);
+      waiting_ += std::exchange(in_inbox_, 0);
       finished = std::exchange(finished_steps_, 0);
     }
     for (std::function<void()>& fn : inbox) fn();
@@ -153,11 +179,18 @@ class EngineImpl final : public Engine {
       if (in_flight_.empty()) blocked_ = true;
       return;
     }
-    if (record_.is_open()) record_ << plan.to_json() << '\n' << std::flush;
+    record(plan);
     const uint64_t id = plan.id;
-    Result<Launched> launched = loaded_.runner->launch(std::move(plan));
-    in_flight_.push_back({id, launched.ok() ? std::move(launched).value() : Launched{},
-                          launched.ok() ? "" : launched.status().to_string()});
+    Step& step = in_flight_.emplace_back(id);
+    const Status status = base::guarded([&] {
+      Result<Launched> launched = loaded_.runner->launch(std::move(plan));
+      if (launched.ok()) {
+        step.launched = std::move(launched).value();
+      } else {
+        step.error = launched.status().to_string();
+      }
+    });
+    if (!status.ok()) step.error = status.to_string();
     auto finished = [this] {
       {
         std::lock_guard lock(mutex_);
@@ -166,6 +199,15 @@ class EngineImpl final : public Engine {
       wake_.notify_one();
     };
     loaded_.stream->notify(finished);
+  }
+
+  void record(const sched::StepPlan& plan) {
+    if (!record_.is_open()) return;
+    record_ << plan.to_json() << '\n' << std::flush;
+    if (record_) return;
+    base::log_error("--record-plans: cannot write step ", plan.id, " (", std::strerror(errno),
+                    "); nothing more is recorded");
+    record_.close();
   }
 
   void commit_oldest(std::vector<TokenEvent>& events) {
@@ -191,8 +233,23 @@ class EngineImpl final : public Engine {
     const auto it = sinks_.find(event.request);
     if (it == sinks_.end()) return;
     const std::shared_ptr<TokenSink> sink = it->second;
+    const RequestId id = event.request;
     if (event.finish != FinishReason::kNone) sinks_.erase(it);
-    sink->on_event(std::move(event));
+    const Status told = base::guarded([&] { sink->on_event(std::move(event)); });
+    if (told.ok()) return;
+    base::log_error("request ", id, " ends, as its news were lost: ", told.message());
+    sinks_.erase(id);
+    loaded_.scheduler->abort(id);
+    const Status again = base::guarded([&] { sink->on_event(error_event(id, told.message())); });
+    if (!again.ok()) base::log_error("request ", id, " could not be told of its end");
+  }
+
+  static TokenEvent error_event(RequestId id, std::string error) {
+    TokenEvent event;
+    event.request = id;
+    event.finish = FinishReason::kError;
+    event.error = std::move(error);
+    return event;
   }
 
   void abort_all() {
@@ -207,11 +264,16 @@ class EngineImpl final : public Engine {
     for (const attention::RouteCount& r : loaded_.router->counts())
       stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
                                         attention::path_name(r.path), r.count, r.fallback});
+    {
+      std::lock_guard lock(mutex_);
+      waiting_ = stats.waiting_requests;
+    }
     std::lock_guard lock(stats_mutex_);
     stats_ = std::move(stats);
   }
 
   struct Step {
+    explicit Step(uint64_t i) : id(i) {}
     uint64_t id;
     Launched launched;
     std::string error;  // not empty: it was not launched
@@ -225,12 +287,15 @@ class EngineImpl final : public Engine {
   std::condition_variable wake_;
   std::deque<std::function<void()>> inbox_;  // under mutex_
   size_t finished_steps_ = 0;                // under mutex_
+  // Requests in the scheduler's queue after the last turn, and in the inbox. Under mutex_.
+  int32_t waiting_ = 0, in_inbox_ = 0;
+  bool draining_ = false;  // under mutex_
 
   // Engine's thread only.
   std::unordered_map<RequestId, std::shared_ptr<TokenSink>> sinks_;
   std::deque<Step> in_flight_;
   std::vector<std::shared_ptr<std::promise<void>>> when_idle_;
-  bool blocked_ = false, draining_ = false, stopping_ = false;
+  bool blocked_ = false, stopping_ = false;
 
   mutable std::mutex stats_mutex_;
   EngineStats stats_;              // under stats_mutex_
@@ -240,6 +305,14 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
+namespace engine {
+
+std::unique_ptr<Engine> start_engine(LoadedEngine loaded, std::ofstream record) {
+  return std::make_unique<EngineImpl>(std::move(loaded), std::move(record));
+}
+
+}  // namespace engine
+
 Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
   std::ofstream record;
   if (!options.record_plans.empty()) {
@@ -247,8 +320,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     if (!record) return io_error("--record-plans: cannot write " + options.record_plans);
   }
   ATTUNE_ASSIGN_OR_RETURN(LoadedEngine loaded, engine::load_engine(options));
-  return std::unique_ptr<Engine>(
-      std::make_unique<EngineImpl>(std::move(loaded), std::move(record)));
+  return engine::start_engine(std::move(loaded), std::move(record));
 }
 
 }  // namespace attune

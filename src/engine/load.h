@@ -2,6 +2,7 @@
 // scheduler.
 #pragma once
 
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,6 @@
 #include "formats/weight_source.h"
 #include "kv/index/prefix_index.h"
 #include "kv/pool/page_pool.h"
-#include "resolve/resolve.h"
 #include "sched/scheduler.h"
 
 namespace attune::engine {
@@ -23,7 +23,7 @@ struct LoadedEngine {
   std::unique_ptr<device::Stream> stream;
   formats::LoadedModel model;  // holds the map that the embedding is read from
   std::unique_ptr<attention::Router> router;
-  std::unique_ptr<ModelRunner> runner;
+  std::unique_ptr<Runner> runner;
   std::unique_ptr<kv::PagePool> pool;
   std::unique_ptr<kv::PrefixIndex> index;  // null: --disable-radix-cache
   std::unique_ptr<sched::Scheduler> scheduler;
@@ -33,12 +33,7 @@ struct LoadedEngine {
 
 Result<LoadedEngine> load_engine(const Options& options);
 
-// What load_engine would choose for the model on this machine, conflicts included; loads no
-// weights.
-Result<resolve::Resolution> explain(const Options& options);
-
-// What the model asks of attention, and what the device offers: the resolver's inputs.
-resolve::ModelTraits model_traits(const formats::ModelConfig& config);
-resolve::DeviceTraits device_traits(const device::DeviceInfo& info);
+// The step loop over it. Each StepPlan goes to `record` when that is open.
+std::unique_ptr<Engine> start_engine(LoadedEngine loaded, std::ofstream record);
 
 }  // namespace attune::engine

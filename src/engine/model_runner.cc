@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 
 namespace attune::engine {
@@ -66,7 +67,10 @@ Result<Launched> ModelRunner::launch(StepPlan plan) {
   Buffers& b = buffers_[shared->id % kInFlight];
   fill(*shared, b);
   for (Group& group : b.groups) ATTUNE_RETURN_IF_ERROR(route(group));
-  stream_->launch([this, shared, result, &b] { execute(*shared, b, *result); });
+  stream_->launch([this, shared, result, &b] {
+    const Status status = base::guarded([&] { execute(*shared, b, *result); });
+    if (!status.ok()) fail(*shared, status.message(), *result);
+  });
   return Launched{shared, result, stream_->record()};
 }
 
@@ -191,6 +195,15 @@ void ModelRunner::execute(const StepPlan& plan, Buffers& b, sched::StepResult& r
       prompt_logprobs(row, last_tokens[i] - row.num_tokens + 1, result.rows[i]);
   }
   sample_rows(plan, last_tokens, result);
+}
+
+void ModelRunner::fail(const StepPlan& plan, const std::string& error, sched::StepResult& result) {
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    result.rows[i] = {};
+    result.rows[i].error = error;
+    // A step already planned may still read it; its result is dropped.
+    places_[plan.rows[i].place.value].last_token = 0;
+  }
 }
 
 void ModelRunner::sample_rows(const StepPlan& plan, const std::vector<int32_t>& last_tokens,

@@ -35,19 +35,27 @@ struct Launched {
   std::shared_ptr<device::Event> event;
 };
 
-class ModelRunner {
+// What the step loop asks of it. Called on the engine's thread.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  // Errors are of this step: nothing of it will run.
+  virtual Result<Launched> launch(sched::StepPlan plan) = 0;
+};
+
+class ModelRunner final : public Runner {
  public:
   static Result<std::unique_ptr<ModelRunner>> create(const RunnerConfig& config,
                                                      std::unique_ptr<model::Decoder> decoder,
                                                      attention::Router& router,
                                                      device::Device& device,
                                                      device::Stream& stream);
-  ~ModelRunner();
+  ~ModelRunner() override;
 
-  // At most kInFlight steps may be launched and not done. Errors are of this step: no backend
-  // serves one of its batches.
+  // At most kInFlight steps may be launched and not done. Errors: no backend serves one of its
+  // batches, or has no memory for it. What fails while it runs is an error of its result's rows.
   static constexpr int kInFlight = 2;
-  Result<Launched> launch(sched::StepPlan plan);
+  Result<Launched> launch(sched::StepPlan plan) override;
 
   int64_t kv_bytes() const;
 
@@ -88,6 +96,7 @@ class ModelRunner {
   void fill(const sched::StepPlan& plan, Buffers& b) const;
   Status route(Group& group);
   void execute(const sched::StepPlan& plan, Buffers& b, sched::StepResult& result);
+  void fail(const sched::StepPlan& plan, const std::string& error, sched::StepResult& result);
   void admit(const sched::Admission& admission);
   void sample_rows(const sched::StepPlan& plan, const std::vector<int32_t>& last_tokens,
                    sched::StepResult& result);

@@ -26,6 +26,12 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) {
 Scheduler::Scheduler(SchedulerConfig config, kv::PagePool& pool, kv::PrefixIndex* index)
     : impl_(std::make_unique<Impl>(std::move(config), pool, index)) {}
 Scheduler::~Scheduler() = default;
+Status Scheduler::check(const Request& request) const {
+  return impl_->check(request);
+}
+Status Scheduler::check_queue(int64_t waiting) const {
+  return impl_->check_queue(waiting);
+}
 Status Scheduler::add(RequestId id, Request request) {
   return impl_->add(id, std::move(request));
 }
@@ -74,13 +80,20 @@ Scheduler::Impl::Impl(SchedulerConfig config, kv::PagePool& pool, kv::PrefixInde
   for (int32_t place = config_.max_running_requests; place-- > 0;) free_places_.push_back(place);
 }
 
+Status Scheduler::Impl::check(const Request& request) const {
+  return check_request(config_, int64_t{pool_.total()} * pool_.page_size(), request);
+}
+
+Status Scheduler::Impl::check_queue(int64_t waiting) const {
+  if (config_.max_queued_requests <= 0 || waiting < config_.max_queued_requests) return {};
+  return resource_exhausted("the queue is full (max_queued_requests = " +
+                            std::to_string(config_.max_queued_requests) + "); try again later");
+}
+
 Status Scheduler::Impl::add(RequestId id, Request request) {
   ATTUNE_CHECK(!seqs_.contains(id));
-  ATTUNE_RETURN_IF_ERROR(
-      check_request(config_, int64_t{pool_.total()} * pool_.page_size(), request));
-  if (config_.max_queued_requests > 0 && queue_.size() >= size_t(config_.max_queued_requests))
-    return resource_exhausted("the queue is full (max_queued_requests = " +
-                              std::to_string(config_.max_queued_requests) + "); try again later");
+  ATTUNE_RETURN_IF_ERROR(check(request));
+  ATTUNE_RETURN_IF_ERROR(check_queue(static_cast<int64_t>(queue_.size())));
   auto s = std::make_unique<SeqState>();
   s->id = id;
   s->arrival = ++arrivals_;

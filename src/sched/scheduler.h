@@ -62,8 +62,13 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Checks the request and queues it. invalid_argument with the parameter's name and range,
-  // resource_exhausted when the queue is full. What is accepted can finish alone in an empty pool.
+  // The two reasons to refuse a request; any thread, as they read nothing that changes.
+  // invalid_argument with the parameter's name and range; resource_exhausted when `waiting`
+  // requests fill the queue.
+  Status check(const Request& request) const;
+  Status check_queue(int64_t waiting) const;
+  // Checks the request and queues it. Errors: those of both checks. What is accepted can finish
+  // alone in an empty pool.
   // REQUIRES: the id is new
   Status add(RequestId id, Request request);
   // Ends it in whatever state it is: the last event (kAbort). Nothing when the id is unknown or has

@@ -20,6 +20,8 @@ class Scheduler::Impl {
  public:
   Impl(SchedulerConfig config, kv::PagePool& pool, kv::PrefixIndex* index);
 
+  Status check(const Request& request) const;
+  Status check_queue(int64_t waiting) const;
   Status add(RequestId id, Request request);
   std::optional<TokenEvent> abort(RequestId id);
   StepPlan plan();
