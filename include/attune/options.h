@@ -1,6 +1,7 @@
 // Every setting of the engine and server, with its default. The table in src/base/settings_table.cc
 // binds each member to its flag, environment name, JSON key and help text; nothing else parses
-// settings.
+// settings. Where something is chosen unless it is set, a value means "not set": a setting is set
+// when it has another, however that was written.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +21,35 @@ struct Options {
   uint64_t random_seed = 0;          // dummy weights, and requests without a seed
 
   // device and types
-  std::string device = "auto";  // auto | cpu | cuda
-  std::string dtype = "auto";   // auto | float32 | bfloat16 | float16
-  std::string kv_cache_dtype = "auto";
-  std::string cpu_isa = "auto";  // auto | avx2 | avx512 | avx512_vnni | avx512_bf16
-  int32_t threads = 0;           // 0: one per core
+  std::string device = "auto";          // auto | cpu | cuda
+  std::string dtype = "auto";           // auto | float32 | bfloat16 | float16
+  std::string kv_cache_dtype = "auto";  // auto | float32 | bfloat16 | float16 | fp8_e4m3 | fp8_e5m2
+  std::string cpu_isa = "auto";         // auto | avx2 | avx512 | avx512_vnni | avx512_bf16
+  int32_t threads = 0;                  // 0: one per core
 
   // attention
   std::string attention_backend;  // empty: chosen
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
   bool no_attention_fallback = false;
-  int32_t page_size = 0;  // 0: chosen
+  int32_t page_size = 0;                               // 0: chosen
+  std::string speculative_attention_mode = "prefill";  // prefill | decode
+  int32_t speculative_eagle_topk = 1;
+  bool disable_chunked_prefix_cache = false;
+  int64_t chunked_prefix_capacity = 0;  // tokens; 0: chosen
+  int32_t mla_absorb_below = -1;        // tokens; -1: chosen
+  int32_t num_splits = 0;               // 0: chosen
+  std::string pack_gqa = "auto";        // auto | on | off
+  std::string enable_pdl = "auto";      // auto | on | off
+  bool disable_cuda_graph = false;
+  int32_t cuda_graph_max_bs = 0;  // 0: chosen
 
   // memory and scheduling
   int64_t max_total_tokens = 0;  // 0: from mem_fraction_static
   double mem_fraction_static =
       0;  // of the memory free at start, weights and KV together; 0: chosen
   int32_t max_running_requests = 0;      // 0: chosen
-  int32_t max_queued_requests = 0;       // 0: no bound
+  int32_t max_queued_requests = 8192;    // 0: no bound
   int32_t chunked_prefill_size = 0;      // tokens per step; 0: chosen; -1: whole prompts
   int32_t max_prefill_tokens = 16384;    // prompt tokens per step in all
   std::string schedule_policy = "fcfs";  // fcfs | lpm
@@ -47,6 +58,21 @@ struct Options {
   bool disable_overlap_schedule = false;
   bool enable_deterministic_inference = false;
   std::string record_plans;  // a file that gets every StepPlan
+
+  // hierarchical cache
+  bool enable_hierarchical_cache = false;
+  std::string hicache_io_backend = "auto";  // auto | kernel | direct
+  std::string hicache_mem_layout = "auto";  // auto | layer_first | page_first | page_first_direct
+  double hicache_ratio = 0;                 // host pool over device pool; 0: chosen
+  double hicache_size = 0;                  // host pool in GB (10^9 bytes); 0: from the ratio
+  double hicache_io_rate = 0;               // GB/s in each direction; 0: no limit
+  // write_through | write_through_selective | write_back
+  std::string hicache_write_policy = "write_through";
+  std::string hicache_storage_backend = "none";  // none | file | redis
+  std::string hicache_storage_dir;  // empty: $XDG_CACHE_HOME/attune/hicache or ~/.cache/...
+  std::string hicache_storage_url;
+  // best_effort | wait_complete | timeout
+  std::string hicache_storage_prefetch_policy = "best_effort";
 
   // server
   std::string host = "127.0.0.1";

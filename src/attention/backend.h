@@ -14,18 +14,6 @@
 
 namespace attune::attention {
 
-enum class Toggle : uint8_t { kAuto, kOn, kOff };
-
-// What a user may fix of a backend's own choices, for measurements and for outputs that compare
-// (docs/selection-rules.md, F2 to F4). A choice changes speed and rounding, never the result.
-struct Tuning {
-  int32_t num_splits = 0;           // parts of a sequence's keys; 0: the backend's choice
-  Toggle pack_gqa = Toggle::kAuto;  // query heads of one KV head share a tile
-  Toggle pdl = Toggle::kAuto;       // programmatic dependent launch, GPU only
-
-  bool operator==(const Tuning&) const = default;
-};
-
 // The largest step a plan must serve; fixes workspace sizes once. Heads and dims are those of every
 // layer; num_slots is the pool's, and bounds the page slots of every batch. For a path that reads
 // rows, page_size is their number and num_slots 1 (kv::make_ragged_view).

@@ -31,11 +31,25 @@ constexpr bool reads_rows(Path path) {
 }
 
 enum class Arch : uint8_t { kCpu, kSm80, kSm89, kSm90, kSm100 };
+const char* arch_name(Arch arch);  // "cpu", "sm90"
 enum class AttentionKind : uint8_t { kMha /* and GQA, MQA */, kMla };
+const char* kind_name(AttentionKind kind);  // "MHA", "MLA"
 
 struct HeadDims {
   int32_t qk = 0, v = 0;
   bool operator==(const HeadDims&) const = default;
+};
+
+enum class Toggle : uint8_t { kAuto, kOn, kOff };
+
+// What a user may fix of a backend's own choices, for measurements and for outputs that compare
+// (docs/selection-rules.md, F2 to F4). A choice changes speed and rounding, never the result.
+struct Tuning {
+  int32_t num_splits = 0;           // parts of a sequence's keys; 0: the backend's choice
+  Toggle pack_gqa = Toggle::kAuto;  // query heads of one KV head share a tile
+  Toggle pdl = Toggle::kAuto;       // programmatic dependent launch, GPU only
+
+  bool operator==(const Tuning&) const = default;
 };
 
 struct Capabilities {
@@ -56,7 +70,9 @@ struct Capabilities {
   // A row's bits do not depend on its batch mates, chunking, page size, nor on where a prefix hit
   // begins.
   bool batch_invariant = false;
-  bool tolerates_host_copies = false;  // SM-side copies to host memory may run beside it
+  // SM-side copies to host memory may run beside it. On a GPU a property of a build, not of a name:
+  // off until that build has proved it (docs/selection-rules.md, H2).
+  bool tolerates_host_copies = false;
   // Which of Tuning's wishes it can follow; what it cannot is left at its own choice.
   bool num_splits = false, pack_gqa = false, pdl = false;
 };

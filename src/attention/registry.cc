@@ -29,6 +29,26 @@ const char* phase_name(Phase phase) {
   return "unknown";
 }
 
+const char* arch_name(Arch arch) {
+  switch (arch) {
+    case Arch::kCpu:
+      return "cpu";
+    case Arch::kSm80:
+      return "sm80";
+    case Arch::kSm89:
+      return "sm89";
+    case Arch::kSm90:
+      return "sm90";
+    case Arch::kSm100:
+      return "sm100";
+  }
+  return "unknown";
+}
+
+const char* kind_name(AttentionKind kind) {
+  return kind == AttentionKind::kMla ? "MLA" : "MHA";
+}
+
 const char* path_name(Path path) {
   switch (path) {
     case Path::kPaged:

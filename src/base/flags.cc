@@ -150,6 +150,19 @@ std::string flag_head(const Flag& flag) {
   return head;
 }
 
+// "page-size" of "--page-size=16".
+std::string_view flag_name(std::string_view arg) {
+  arg.remove_prefix(std::min(arg.find_first_not_of('-'), arg.size()));
+  return arg.substr(0, arg.find('='));
+}
+
+FlagError flag_error(const std::vector<Flag>& flags, std::string_view arg, const Status& status) {
+  const Flag* flag = match_flag(flags, flag_name(arg)).flag;
+  const std::string spelled(arg.substr(0, arg.find('=')));
+  return {spelled, status.message(),
+          flag ? cat("give ", spelled, " ", flag_values(*flag)) : "--help lists all flags"};
+}
+
 // Reads the flag args[i], and its value when that is the next argument; leaves `i` at the last one
 // read.
 Status read_flag(const std::vector<Flag>& flags, const std::vector<std::string>& args, size_t& i,
@@ -297,7 +310,8 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 }
 
 Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
-                                const std::vector<std::string>& args) {
+                                const std::vector<std::string>& args,
+                                std::vector<FlagError>* errors) {
   ParsedFlags parsed;
   for (size_t i = 0; i < args.size(); ++i) {
     std::string_view arg = args[i];
@@ -309,14 +323,21 @@ Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
       parsed.help = true;
       break;
     }
-    if (!arg.starts_with("--")) {
-      if (arg.size() > 1 && arg[0] == '-')
-        return invalid_argument(
-            cat("unknown flag ", arg, "; flags start with --, and --help lists all"));
+    Status status;
+    if (arg.starts_with("--")) {
+      status = read_flag(flags, args, i, parsed);
+    } else if (arg.size() > 1 && arg[0] == '-') {
+      status = invalid_argument(
+          cat("unknown flag ", arg, "; flags start with --, and --help lists all"));
+    } else {
       parsed.positionals.emplace_back(arg);
-      continue;
     }
-    ATTUNE_RETURN_IF_ERROR(read_flag(flags, args, i, parsed));
+    if (status.ok()) continue;
+    if (!errors) return status;
+    errors->push_back(flag_error(flags, arg, status));
+    const bool known = match_flag(flags, flag_name(arg)).flag != nullptr;
+    if (!known && arg.find('=') == arg.npos && i + 1 < args.size() && !args[i + 1].starts_with("-"))
+      ++i;
   }
   return parsed;
 }

@@ -53,6 +53,12 @@ const Flag* find_flag(const std::vector<Flag>& flags, std::string_view name);
 // " (did you mean X?)" with the candidate nearest to `name`, or "" when none is near.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
+// A mistake of a user's that is told beside others, instead of ending the reading.
+struct FlagError {
+  std::string flag;  // as it was spelled: "--page-sise", "ATTUNE_PORT"
+  std::string text, mend;
+};
+
 struct ParsedFlags {
   std::vector<std::string_view> set;     // names of the rows given, in order, each once
   std::vector<std::string> positionals;  // the rest
@@ -62,9 +68,11 @@ struct ParsedFlags {
 // --switch,
 // --no-switch, --switch=true|false; "--" ends the flags. Values are set as they are read.
 // The last of several values wins; lists gather theirs. invalid_argument names the flag, the value
-// and what is allowed.
+// and what is allowed. With `errors`, mistakes are added to it and reading goes on: a bad value
+// leaves its target as it is, and an unknown flag takes the argument behind it as its value.
 Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
-                                const std::vector<std::string>& args);
+                                const std::vector<std::string>& args,
+                                std::vector<FlagError>* errors = nullptr);
 
 // "--help" text: the groups in order of first appearance, one flag after the other, 100 columns.
 std::string flags_help(const std::vector<Flag>& flags);

@@ -34,6 +34,14 @@ std::string flag_of_environment(std::string_view name) {
   return flag;
 }
 
+// The status, unless its mistake goes to `errors`.
+Status noted(Status status, std::string_view flag, std::string mend,
+             std::vector<FlagError>* errors) {
+  if (status.ok() || !errors) return status;
+  errors->push_back({std::string(flag), status.message(), std::move(mend)});
+  return {};
+}
+
 }  // namespace
 
 std::string environment_name(std::string_view flag) {
@@ -52,12 +60,23 @@ std::string json_key(std::string_view flag) {
 Settings::Settings()
     : rows_(option_flags(options_)), sources_(rows_.size(), SettingSource::kDefault) {}
 
+void Settings::allow(std::string_view name, const std::vector<std::string>& choices) {
+  const Flag* flag = find_flag(rows_, name);
+  ATTUNE_CHECK(flag != nullptr);
+  Flag& row = rows_[flag - rows_.data()];
+  for (const std::string& choice : extra_choices_.emplace_back(choices))
+    if (std::find(row.rule.choices.begin(), row.rule.choices.end(), choice) ==
+        row.rule.choices.end())
+      row.rule.choices.push_back(choice);
+}
+
 Status Settings::set(size_t row, std::string_view spelled, const std::vector<std::string>& values,
                      SettingSource source) {
   // A weaker layer is read all the same, so that its mistakes are heard, but changes nothing.
   Options scratch = options_;
   bool weaker = source < sources_[row];
-  Flag target = weaker ? option_flags(scratch)[row] : rows_[row];
+  Flag target = rows_[row];
+  if (weaker) target.target = option_flags(scratch)[row].target;
   if (auto* list = std::get_if<std::vector<std::string>*>(&target.target)) {
     (*list)->clear();
   } else if (values.size() != 1) {
@@ -69,12 +88,13 @@ Status Settings::set(size_t row, std::string_view spelled, const std::vector<std
 }
 
 Result<ParsedFlags> Settings::apply_args(const std::vector<std::string>& args,
-                                         const std::vector<Flag>& own) {
+                                         const std::vector<Flag>& own,
+                                         std::vector<FlagError>* errors) {
   std::vector<Flag> all = own;
   for (const Flag& row : rows_) {
     if (!find_flag(own, row.name)) all.push_back(row);
   }
-  ATTUNE_ASSIGN_OR_RETURN(ParsedFlags parsed, parse_flags(all, args));
+  ATTUNE_ASSIGN_OR_RETURN(ParsedFlags parsed, parse_flags(all, args, errors));
   for (std::string_view name : parsed.set) {
     if (find_flag(own, name)) continue;
     sources_[find_flag(rows_, name) - rows_.data()] = SettingSource::kCommandLine;
@@ -82,7 +102,8 @@ Result<ParsedFlags> Settings::apply_args(const std::vector<std::string>& args,
   return parsed;
 }
 
-Status Settings::apply_environment(const std::vector<std::string>& environment) {
+Status Settings::apply_environment(const std::vector<std::string>& environment,
+                                   std::vector<FlagError>* errors) {
   std::vector<std::string> known;
   for (const Flag& flag : rows_) known.push_back(environment_name(flag.name));
   for (const std::string& entry : environment) {
@@ -90,8 +111,9 @@ Status Settings::apply_environment(const std::vector<std::string>& environment) 
     std::string name = entry.substr(0, equals);
     if (equals == std::string::npos || !name.starts_with(kEnvironmentPrefix)) continue;
     if (const Flag* flag = find_flag(rows_, flag_of_environment(name))) {
-      ATTUNE_RETURN_IF_ERROR(
-          set(flag - rows_.data(), name, {entry.substr(equals + 1)}, SettingSource::kEnvironment));
+      ATTUNE_RETURN_IF_ERROR(noted(
+          set(flag - rows_.data(), name, {entry.substr(equals + 1)}, SettingSource::kEnvironment),
+          name, cat("give ", name, " ", flag_values(*flag)), errors));
     } else {
       warnings_.push_back(cat("environment variable ", name, " is no setting and has no effect",
                               did_you_mean(name, known)));
@@ -100,16 +122,20 @@ Status Settings::apply_environment(const std::vector<std::string>& environment) 
   return {};
 }
 
-Status Settings::apply_config(std::string_view file, const std::vector<ConfigEntry>& entries) {
+Status Settings::apply_config(std::string_view file, const std::vector<ConfigEntry>& entries,
+                              std::vector<FlagError>* errors) {
   std::vector<std::string> keys;
   for (const Flag& flag : rows_) keys.push_back(json_key(flag.name));
   for (const ConfigEntry& entry : entries) {
     const Flag* flag = find_flag(rows_, entry.key);
-    if (!flag)
-      return invalid_argument(
-          cat(file, ": unknown key '", entry.key, "'", did_you_mean(entry.key, keys)));
-    ATTUNE_RETURN_IF_ERROR(set(flag - rows_.data(), cat(file, ": ", entry.key), entry.values,
-                               SettingSource::kConfigFile));
+    const Status status = flag ? set(flag - rows_.data(), cat(file, ": ", entry.key), entry.values,
+                                     SettingSource::kConfigFile)
+                               : invalid_argument(cat(file, ": unknown key '", entry.key, "'",
+                                                      did_you_mean(entry.key, keys)));
+    ATTUNE_RETURN_IF_ERROR(noted(
+        status, entry.key,
+        flag ? cat("give ", entry.key, " ", flag_values(*flag)) : "docs/settings.md lists all keys",
+        errors));
   }
   return {};
 }

@@ -41,15 +41,23 @@ class Settings {
   // For defaults of a subcommand's own, before the layers are applied.
   Options& mutable_options() { return options_; }
 
+  // For a subcommand that takes more values of a setting than the rest.
+  void allow(std::string_view name, const std::vector<std::string>& choices);
+
+  // With `errors`, a layer's mistakes are added to it and what they touch stays as it is.
+
   // Reads settings and the subcommand's `own` flags from the command line; an own flag hides a
   // setting of its name.
   Result<ParsedFlags> apply_args(const std::vector<std::string>& args,
-                                 const std::vector<Flag>& own = {});
+                                 const std::vector<Flag>& own = {},
+                                 std::vector<FlagError>* errors = nullptr);
   // Reads every ATTUNE_... variable of `environ`-like strings "NAME=value". A name in our namespace
   // that nobody reads is not an error; warnings() says so.
-  Status apply_environment(const std::vector<std::string>& environment);
+  Status apply_environment(const std::vector<std::string>& environment,
+                           std::vector<FlagError>* errors = nullptr);
   // Reads the members of one JSON object; `file` is for messages. Unknown keys are errors.
-  Status apply_config(std::string_view file, const std::vector<ConfigEntry>& entries);
+  Status apply_config(std::string_view file, const std::vector<ConfigEntry>& entries,
+                      std::vector<FlagError>* errors = nullptr);
 
   SettingSource source(std::string_view name) const;
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -67,6 +75,7 @@ class Settings {
   std::vector<Flag> rows_;
   std::vector<SettingSource> sources_;
   std::vector<std::string> warnings_;
+  std::vector<std::vector<std::string>> extra_choices_;  // what allow() added, to point into
 };
 
 // "ATTUNE_PAGE_SIZE" and "page_size" for "page-size".

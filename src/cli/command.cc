@@ -70,6 +70,7 @@ base::LogLevel parse_log_level(std::string_view name) {
 
 Status read_layers(const Usage& usage, const std::string& config, const base::ParsedFlags& parsed,
                    Invocation& invocation) {
+  auto* mistakes = invocation.gather_mistakes ? &invocation.mistakes : nullptr;
   if (parsed.positionals.size() > usage.max_positionals) {
     return invalid_argument(
         base::cat("attune ", usage.name, " takes ", usage.max_positionals ? "at most " : "no ",
@@ -78,10 +79,10 @@ Status read_layers(const Usage& usage, const std::string& config, const base::Pa
                   "' is one too many"));
   }
   invocation.positionals = parsed.positionals;
-  ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_environment(environment()));
+  ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_environment(environment(), mistakes));
   if (!config.empty()) {
     ATTUNE_ASSIGN_OR_RETURN(auto entries, read_config(config));
-    ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_config(config, entries));
+    ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_config(config, entries, mistakes));
   }
   return {};
 }
@@ -96,7 +97,8 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
   own.push_back({"config", &config, group, "FILE", "JSON file with settings"});
   bool json = asks_for_json(args);
 
-  auto parsed = invocation.settings.apply_args(args, own);
+  auto* mistakes = invocation.gather_mistakes ? &invocation.mistakes : nullptr;
+  auto parsed = invocation.settings.apply_args(args, own, mistakes);
   if (!parsed.ok()) return report(parsed.status(), json);
   if (parsed->help) {
     Options defaults;
@@ -112,7 +114,8 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
     return kExitOk;
   }
   Status status = read_layers(usage, config, *parsed, invocation);
-  if (!status.ok()) return report(status, json);
+  if (!status.ok() && !mistakes) return report(status, json);
+  if (!status.ok()) mistakes->push_back({"", status.message(), "--help tells what is taken"});
   base::set_log_level(parse_log_level(invocation.settings.options().log_level));
   for (const std::string& warning : invocation.settings.warnings()) base::log_warning(warning);
   return std::nullopt;

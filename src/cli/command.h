@@ -50,6 +50,9 @@ struct Invocation {
   base::Settings settings;
   bool json = false;
   std::vector<std::string> positionals;
+  // Set before reading: mistakes are gathered in `mistakes` instead of ending the command.
+  bool gather_mistakes = false;
+  std::vector<base::FlagError> mistakes;
 };
 
 // Reads --config, the environment and `args` (with the subcommand's `own` flags) into `invocation`,

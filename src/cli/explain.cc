@@ -1,26 +1,110 @@
-// attune explain: what the engine would choose for a model on this machine, and why.
+// attune explain: what the engine would choose for a model on this machine or another, and why.
 #include <cstdio>
 
+#include "base/log.h"
 #include "cli/command.h"
-#include "engine/load.h"
-#include "resolve/resolve.h"
+#include "engine/inputs.h"
 
 namespace attune::cli {
+namespace {
+
+using base::cat;
+
+// What explain alone takes.
+struct Request {
+  std::string preset;
+  std::vector<std::string> without, assume;
+};
+
+// A simulated CPU computes in the types of this machine's.
+Result<resolve::DeviceInfo> device_of(const Options& options, resolve::HostInfo& host) {
+  auto simulated = resolve::simulated_device(options.device);
+  if (simulated && simulated->arch != attention::Arch::kCpu) return *simulated;
+  ATTUNE_ASSIGN_OR_RETURN(auto device, engine::create_device(options));
+  host = {device->info().total_memory, device->info().free_memory};
+  resolve::DeviceInfo info = engine::device_traits(options, device->info());
+  info.simulated = simulated.has_value();
+  return info;
+}
+
+Result<resolve::ModelTraits> model_of(const Options& options, const std::string& preset) {
+  if (preset.empty()) {
+    ATTUNE_ASSIGN_OR_RETURN(auto model, engine::open_model(options));
+    return engine::model_traits(model.config);
+  }
+  if (auto traits = resolve::model_preset(preset)) return *traits;
+  return not_found(cat("--model-preset ", preset, ": there is no such preset",
+                       base::did_you_mean(preset, resolve::model_preset_names())));
+}
+
+// The resolution as far as it goes: what cannot be read is a conflict, and told beside the others.
+resolve::Resolution explain(const Invocation& call, const Request& request) {
+  const Options& options = call.settings.options();
+  resolve::Inputs inputs{.build = {request.without, request.assume},
+                         .settings = options,
+                         .backends = engine::backend_descriptors()};
+  std::vector<resolve::Conflict> mistakes;
+  for (const base::FlagError& m : call.mistakes)
+    mistakes.push_back({"flag", {m.flag}, m.text, m.mend});
+
+  auto device = device_of(options, inputs.host);
+  if (!device.ok())
+    mistakes.push_back({"flag",
+                        {"--device"},
+                        device.status().message(),
+                        "use --device cpu, or simulate one of sm80, sm89, sm90, sm100"});
+  auto model = model_of(options, request.preset);
+  if (!model.ok()) {
+    std::string presets;
+    for (const std::string& name : resolve::model_preset_names())
+      presets += (presets.empty() ? "" : ", ") + name;
+    mistakes.push_back(
+        {"flag",
+         {request.preset.empty() ? "--model" : "--model-preset"},
+         model.status().message(),
+         "name a GGUF file or a model folder, or --model-preset one of: " + presets});
+  }
+  resolve::Resolution resolution;
+  if (device.ok() && model.ok()) {
+    inputs.device = *device;
+    inputs.model = *model;
+    resolution = resolve::resolve(inputs);
+  }
+  resolution.conflicts.insert(resolution.conflicts.begin(), mistakes.begin(), mistakes.end());
+  return resolution;
+}
+
+}  // namespace
 
 int run_explain(const Args& args) {
   Invocation call;
+  call.gather_mistakes = true;
+  call.settings.allow("device", resolve::simulated_device_names());
+  Request request;
   const Usage usage{
       "explain", "[MODEL]",
-      "Shows attention backends, page size and types that would be used, each with its "
-      "reason,\nwithout loading the weights. Exit code 2: the settings contradict each other.",
+      "Shows which attention backends, page size, types and cache IO would be used, each with its\n"
+      "reason, without loading the weights. Takes every flag of `attune serve`. Exit code 2: the\n"
+      "settings contradict each other.\n\n"
+      "--device takes cpu, sm80, sm89, sm90 and sm100 too: a simulated device has every backend\n"
+      "built, less --without, and its memory is not checked.",
       1};
-  if (auto code = read_command_line(usage, args, {}, call)) return *code;
+  const std::string_view group = "attune explain";
+  std::vector<base::Flag> own = {
+      {"model-preset", &request.preset, group, "NAME",
+       "a well-known model's shape instead of a file: smollm2, llama3-8b, qwen3-32b, "
+       "qwen3-30b-a3b, deepseek-v2-lite, deepseek-v3"},
+      {"without", &request.without, group, "NAME,...", "explain a build without these backends"},
+      {"assume", &request.assume, group, "NAME:CAPABILITY=on|off,...",
+       "what a simulated backend declares: tolerates-host-copies, graph-safe, batch-invariant, "
+       "tree-mask, absorbed-extend, ..."},
+  };
+  if (auto code = read_command_line(usage, args, own, call)) return *code;
   if (!call.positionals.empty()) call.settings.mutable_options().model = call.positionals[0];
-  auto resolution = engine::explain(call.settings.options());
-  if (!resolution.ok()) return report(resolution.status(), call.json);
-  std::printf("%s\n", call.json ? resolve::to_json(*resolution).c_str()
-                                : resolve::to_table(*resolution).c_str());
-  return resolution->conflicts.empty() ? kExitOk : kExitUsage;
+  const resolve::Resolution resolution = explain(call, request);
+  std::printf("%s\n", call.json ? resolve::to_json(resolution).c_str()
+                                : resolve::to_table(resolution).c_str());
+  return resolution.conflicts.empty() ? kExitOk : kExitUsage;
 }
 
 }  // namespace attune::cli

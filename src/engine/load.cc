@@ -2,31 +2,18 @@
 
 #include <algorithm>
 
-#include "attention/registry.h"
 #include "base/log.h"
-#include "model/family.h"
+#include "engine/inputs.h"
 
 namespace attune::engine {
 namespace {
 
 using base::cat;
 
-// Of the memory free at start; the rest is for weights, the system and neighbours.
-constexpr double kDefaultMemFraction = 0.4;
-// Without --max-total-tokens a CPU pool stops growing here: memory that is not touched costs
-// nothing, but a prefix cache fills whatever it is given.
-constexpr int64_t kDefaultTokens = 131072;
 constexpr int32_t kDefaultRunningRequests = 64;
 // Long enough for the matrix kernels to run at full speed, short enough that decoding requests see
 // pauses of a fraction of a second (docs/performance.md).
 constexpr int32_t kDefaultChunk = 256;
-
-std::vector<resolve::Descriptor> descriptors() {
-  std::vector<resolve::Descriptor> all;
-  for (const attention::BackendEntry& b : attention::backends())
-    all.push_back({b.capabilities, b.unavailable});
-  return all;
-}
 
 Status conflicts_as_status(const resolve::Resolution& r) {
   if (r.conflicts.empty()) return {};
@@ -60,18 +47,6 @@ Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
   return static_cast<int32_t>(pages + 1);
 }
 
-Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
-  if (options.device != "auto" && options.device != "cpu")
-    return unsupported("--device " + options.device +
-                       ": this build has only the CPU: use --device cpu");
-  return device::create_cpu_device(options.threads, options.cpu_isa);
-}
-
-Result<formats::LoadedModel> open_model(const Options& options) {
-  const std::vector<formats::FamilyTraits> families = model::family_traits();
-  return formats::open_model(options.model, options.load_format, options.random_seed, families);
-}
-
 model::Decoder::Progress log_progress(const std::string& name) {
   auto last = std::make_shared<int>(0);
   return [name, last](int64_t done, int64_t total) {
@@ -85,31 +60,9 @@ model::Decoder::Progress log_progress(const std::string& name) {
 
 }  // namespace
 
-resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
-  return {
-      .q_heads = c.num_heads,
-      .kv_heads = c.num_kv_heads,
-      .head = {c.head_dim, c.v_head_dim},
-      .window = std::any_of(c.windows.begin(), c.windows.end(), [](int32_t w) { return w > 0; }),
-      .soft_cap = c.attn_logit_softcap > 0};
-}
-
-resolve::DeviceTraits device_traits(const device::DeviceInfo& info) {
-  return {.name = info.name,
-          .arch = attention::Arch::kCpu,
-          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16,
-          .fast_bf16 = info.fast_bf16};
-}
-
-Result<resolve::Resolution> explain(const Options& options) {
-  ATTUNE_ASSIGN_OR_RETURN(auto device, create_device(options));
-  ATTUNE_ASSIGN_OR_RETURN(auto model, open_model(options));
-  return resolve::resolve(model_traits(model.config), device_traits(device->info()), options,
-                          descriptors());
-}
-
 Result<LoadedEngine> load_engine(const Options& options) {
   LoadedEngine e;
+  ATTUNE_RETURN_IF_ERROR(check_built(options));
   ATTUNE_ASSIGN_OR_RETURN(e.device, create_device(options));
   ATTUNE_ASSIGN_OR_RETURN(e.model, open_model(options));
   formats::ModelConfig& config = e.model.config;
@@ -118,8 +71,8 @@ Result<LoadedEngine> load_engine(const Options& options) {
                                 config.max_model_len, " tokens"));
   if (options.context_length > 0) config.max_model_len = options.context_length;
 
-  const resolve::Resolution resolution = resolve::resolve(
-      model_traits(config), device_traits(e.device->info()), options, descriptors());
+  const resolve::Resolution resolution =
+      resolve::resolve(resolver_inputs(options, config, e.device->info()));
   e.resolution_json = resolve::to_json(resolution);
   e.resolution_table = resolve::to_table(resolution);
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));

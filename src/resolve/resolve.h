@@ -1,15 +1,18 @@
 // Which attention backend runs, on what pages and types, and why: a pure function from plain data
-// to a Resolution. The rules are rows of docs/selection-rules.md. It knows no backend
-// by name: the preferred orders stand in preferences.cc. What a user set is never rewritten; a
+// to a Resolution. The rules are the rows of docs/selection-rules.md, in rules.h. It knows no
+// backend by name: names stand in preferences.cc. What a user set is never rewritten; a
 // contradiction is a conflict that says what to change.
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/capabilities.h"
 #include "attune/options.h"
+#include "resolve/preferences.h"
 #include "tensor/dtype.h"
 
 namespace attune::resolve {
@@ -17,22 +20,53 @@ namespace attune::resolve {
 // What a model asks of attention.
 struct ModelTraits {
   attention::AttentionKind kind = attention::AttentionKind::kMha;
-  int32_t q_heads = 0, kv_heads = 0;
-  attention::HeadDims head;
+  int32_t q_heads = 0, kv_heads = 0;  // kv_heads: as the pool holds them, 1 for MLA
+  attention::HeadDims head;    // as the pool holds them; MLA: {latent + rope, latent}, {576, 512}
+  attention::HeadDims ragged;  // MLA: of up-projected keys and values, {192, 128}
+  int32_t layers = 0;
   bool window = false, soft_cap = false, sinks = false;
 };
 
-struct DeviceTraits {
+struct DeviceInfo {
   std::string name;  // for people: "AMD EPYC ..., avx2, 2 threads"
   attention::Arch arch = attention::Arch::kCpu;
+  // Not this machine's: every backend is taken as built and as tolerant of host copies, memory is
+  // not checked, measured orders do not hold.
+  bool simulated = false;
   bool bf16_products = false;  // the CPU has bf16 dot products, or this is a GPU
   bool fast_bf16 = false;      // and they beat float32 ones
+  bool f16_products = false;
+  std::vector<tensor::DType> kv_dtypes;  // that its cache writes
+  // What the KV pool takes when its size is not set: bytes at most, tokens at most; 0: unknown.
+  int64_t kv_budget = 0, kv_token_cap = 0;
+  int64_t memory = 0;  // bytes; 0: unknown
+};
+
+struct HostInfo {
+  int64_t memory = 0, pinnable = 0;  // bytes; 0: unknown
+};
+
+// How the build in question differs from this one.
+struct BuildInfo {
+  std::vector<std::string> without;  // names of backends that it lacks
+  // "NAME:capability=on|off": what it is assumed to declare; on simulated devices only.
+  std::vector<std::string> assume;
 };
 
 // A backend's capabilities, and whether this build can run it.
 struct Descriptor {
   attention::Capabilities capabilities;
   std::string unavailable;  // empty: can run; else why not
+};
+
+struct Inputs {
+  ModelTraits model;
+  DeviceInfo device;
+  HostInfo host;
+  BuildInfo build;
+  Options settings;
+  std::vector<Descriptor> backends;
+  Preferences preferences = default_preferences();
 };
 
 struct Candidate {
@@ -49,18 +83,53 @@ struct Reason {
   std::string text;
 };
 struct Conflict {
+  std::string rule;
   std::vector<std::string> flags;
   std::string text, mend;
 };
 
+// A measured order of a phase's backends for batches near this size (S4).
+struct SizedOrder {
+  int32_t sequences = 0, tokens = 0;  // of each
+  std::vector<std::string> candidates;
+};
+
+struct Graphs {
+  bool enabled = false;
+  int32_t max_bs = 0;  // largest batch that is captured
+};
+
+struct MlaChoice {
+  std::vector<attention::Path> paths;  // that extend batches may take
+  bool chunked_prefix = true;
+  bool one_path = false;  // S12: every sequence goes paths[0]
+  int32_t absorb_below = 0;
+  int64_t capacity = 0;  // tokens
+};
+
+struct HiCacheChoice {
+  std::string io_backend, mem_layout;
+  int64_t piece_bytes = 0;  // one page in one layer
+  double ratio = 0;         // host pool over device pool; 0: unknown, a size was given
+  int64_t host_bytes = 0;   // 0: unknown, the device pool's size is
+  std::string write_policy, storage_backend, storage_prefetch_policy;
+  std::vector<std::string> held_beside;  // H5: kernel copies wait while a step of these runs
+};
+
 struct Resolution {
-  std::string device;                                                    // DeviceTraits::name
+  std::string device;                                                    // DeviceInfo::name
   std::array<std::vector<Candidate>, attention::kNumPhases> candidates;  // by Phase, best first
-  bool hybrid = false;                                                   // S3
+  // Of each phase, if orders were measured; the route takes that nearest to its batch. Else empty.
+  std::array<std::vector<SizedOrder>, attention::kNumPhases> sized;
+  bool hybrid = false;  // S3
   int32_t page_size = 0;
   tensor::DType activation_dtype = tensor::DType::kF32;
   tensor::DType kv_dtype = tensor::DType::kF32;
   std::string kv_layout;  // "head_major"
+  Graphs graphs;
+  attention::Tuning tuning;
+  std::optional<MlaChoice> mla;          // of MLA models
+  std::optional<HiCacheChoice> hicache;  // with --enable-hierarchical-cache
   std::vector<Refusal> refused;
   std::vector<Reason> reasons;
   std::vector<Conflict> conflicts;  // not empty: nothing may start
@@ -69,20 +138,20 @@ struct Resolution {
     return candidates[static_cast<size_t>(phase)];
   }
   // Names only, as attention::Router takes them.
-  std::array<std::vector<std::string>, attention::kNumPhases> candidate_names() const {
-    std::array<std::vector<std::string>, attention::kNumPhases> names;
-    for (size_t p = 0; p < names.size(); ++p)
-      for (const Candidate& c : candidates[p]) names[p].push_back(c.backend);
-    return names;
-  }
+  std::array<std::vector<std::string>, attention::kNumPhases> candidate_names() const;
+  // The order for a batch of `sequences` with `tokens` each.
+  std::vector<std::string> order_for(attention::Phase phase, int32_t sequences,
+                                     int32_t tokens) const;
 };
 
-Resolution resolve(const ModelTraits& model, const DeviceTraits& device, const Options& options,
-                   const std::vector<Descriptor>& backends);
+Resolution resolve(const Inputs& inputs);
 
-// The preferred order of backends of a device class, best first (S7).
-const std::vector<std::string>& preferred_order(attention::Arch arch,
-                                                attention::AttentionKind kind);
+// "sm90" and so on as a device of no particular machine; nullopt: no such name.
+std::optional<DeviceInfo> simulated_device(std::string_view name);
+const std::vector<std::string>& simulated_device_names();
+// "llama3-8b" and so on: what well-known models ask; nullopt: no such name.
+std::optional<ModelTraits> model_preset(std::string_view name);
+const std::vector<std::string>& model_preset_names();
 
 std::string to_json(const Resolution& resolution);
 std::string to_table(const Resolution& resolution);

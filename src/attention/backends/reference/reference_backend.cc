@@ -170,7 +170,7 @@ class ReferenceBackend final : public Backend {
 Capabilities capabilities() {
   Capabilities c;
   c.name = "reference";
-  c.archs = {Arch::kCpu};
+  c.archs = {Arch::kCpu, Arch::kSm80, Arch::kSm89, Arch::kSm90, Arch::kSm100};
   c.kinds = {AttentionKind::kMha, AttentionKind::kMla};
   c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
   c.phases = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};

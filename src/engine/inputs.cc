@@ -1,0 +1,96 @@
+#include "engine/inputs.h"
+
+#include <algorithm>
+
+#include "attention/registry.h"
+#include "base/log.h"
+#include "model/family.h"
+
+namespace attune::engine {
+namespace {
+
+using base::cat;
+using tensor::DType;
+
+// Settings whose rules are resolved and explained before their part of the engine is there.
+struct Unbuilt {
+  const char* flag;
+  bool (*asked)(const Options& options);
+  const char* what;
+};
+constexpr Unbuilt kUnbuilt[] = {
+    {"--enable-hierarchical-cache", [](const Options& o) { return o.enable_hierarchical_cache; },
+     "it comes with the host and storage tiers"},
+    {"--speculative-eagle-topk", [](const Options& o) { return o.speculative_eagle_topk > 1; },
+     "it comes with the drafters"},
+};
+
+}  // namespace
+
+Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
+  if (options.device != "auto" && options.device != "cpu")
+    return unsupported("--device " + options.device +
+                       ": this build has only the CPU: use --device cpu");
+  return device::create_cpu_device(options.threads, options.cpu_isa);
+}
+
+Result<formats::LoadedModel> open_model(const Options& options) {
+  const std::vector<formats::FamilyTraits> families = model::family_traits();
+  return formats::open_model(options.model, options.load_format, options.random_seed, families);
+}
+
+resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
+  resolve::ModelTraits m{
+      .q_heads = c.num_heads,
+      .kv_heads = c.num_kv_heads,
+      .head = {c.head_dim, c.v_head_dim},
+      .layers = c.num_layers,
+      .window = std::any_of(c.windows.begin(), c.windows.end(), [](int32_t w) { return w > 0; }),
+      .soft_cap = c.attn_logit_softcap > 0};
+  if (c.has_mla()) {
+    m.kind = attention::AttentionKind::kMla;
+    m.kv_heads = 1;
+    m.head = {c.mla.kv_lora_rank + c.rope.dim, c.mla.kv_lora_rank};
+    m.ragged = {c.head_dim, c.v_head_dim};
+  }
+  return m;
+}
+
+resolve::DeviceInfo device_traits(const Options& options, const device::DeviceInfo& info) {
+  const double fraction =
+      options.mem_fraction_static > 0 ? options.mem_fraction_static : kDefaultMemFraction;
+  return {.name = info.name,
+          .arch = attention::Arch::kCpu,
+          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16,
+          .fast_bf16 = info.fast_bf16,
+          .kv_dtypes = {DType::kF32, DType::kBF16, DType::kF16},
+          .kv_budget = static_cast<int64_t>(fraction * static_cast<double>(info.free_memory)),
+          .kv_token_cap = kDefaultTokens,
+          .memory = info.total_memory};
+}
+
+std::vector<resolve::Descriptor> backend_descriptors() {
+  std::vector<resolve::Descriptor> all;
+  for (const attention::BackendEntry& b : attention::backends())
+    all.push_back({b.capabilities, b.unavailable});
+  return all;
+}
+
+resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
+                                const device::DeviceInfo& device) {
+  return {.model = model_traits(config),
+          .device = device_traits(options, device),
+          .host = {device.total_memory, device.free_memory},
+          .settings = options,
+          .backends = backend_descriptors()};
+}
+
+Status check_built(const Options& options) {
+  for (const Unbuilt& row : kUnbuilt)
+    if (row.asked(options))
+      return unsupported(cat(row.flag, ": this build cannot do it yet, ", row.what,
+                             " (attune explain tells how it resolves): drop the flag"));
+  return {};
+}
+
+}  // namespace attune::engine

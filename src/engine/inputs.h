@@ -1,0 +1,38 @@
+// What an engine is made from, and how the resolver sees it: the model's file, this machine, and
+// every backend that the sources know.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attune/options.h"
+#include "attune/status.h"
+#include "device/device.h"
+#include "formats/weight_source.h"
+#include "resolve/resolve.h"
+
+namespace attune::engine {
+
+// Without --max-total-tokens the KV pool takes this share of the memory free at start, less the
+// weights; the rest is for the system and neighbours.
+inline constexpr double kDefaultMemFraction = 0.4;
+// And on a CPU no more tokens than this: memory that is not touched costs nothing, but a prefix
+// cache fills whatever it is given.
+inline constexpr int64_t kDefaultTokens = 131072;
+
+Result<std::unique_ptr<device::Device>> create_device(const Options& options);
+// Opens and checks the files; weights are read later.
+Result<formats::LoadedModel> open_model(const Options& options);
+
+// Everything that resolve::resolve() takes.
+resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
+                                const device::DeviceInfo& device);
+// Its parts, for devices or models that are not there.
+resolve::ModelTraits model_traits(const formats::ModelConfig& config);
+resolve::DeviceInfo device_traits(const Options& options, const device::DeviceInfo& info);
+std::vector<resolve::Descriptor> backend_descriptors();
+
+// Errors: unsupported, for a setting that resolves but that this engine cannot follow yet.
+Status check_built(const Options& options);
+
+}  // namespace attune::engine

@@ -1,0 +1,252 @@
+// Who serves each phase, in which order, and what page size they share.
+#include "resolve/rules.h"
+
+namespace attune::resolve {
+
+using attention::Phase;
+using base::cat;
+
+namespace {
+
+constexpr Phase kOwnPhases[] = {Phase::kPrefill, Phase::kDecode};
+constexpr Phase kFollowers[] = {Phase::kVerify, Phase::kDraftExtend};
+
+struct Place {
+  std::string name;
+  std::string reason;
+};
+
+const PreferenceRow* preference(const State& s, Phase phase) {
+  for (const PreferenceRow& row : s.in.preferences.orders)
+    if (has(row.archs, s.in.device.arch) && row.kind == s.in.model.kind && has(row.phases, phase))
+      return &row;
+  return nullptr;
+}
+
+// Everyone who may stand in the phase's list, best first. A follower has its leader's order.
+std::vector<Place> order_of(const State& s, Phase phase) {
+  const Phase leader = s.followed(phase);
+  const Named& named = s.named_for(leader);
+  std::vector<Place> order;
+  auto add = [&](const std::string& name, std::string reason) {
+    for (const Place& place : order)
+      if (place.name == name) return;
+    order.push_back({name, std::move(reason)});
+  };
+  if (!named.name.empty()) {
+    add(named.name, cat("named by ", named.flag));
+    if (s.set().no_attention_fallback) return order;
+  }
+  if (leader == Phase::kDecode && !s.moved_decode.empty())
+    add(s.moved_decode, "H2: tolerates SM-side host copies");
+  if (!named.flag) {
+    const std::vector<SizedOrder> measured = measured_orders(s, leader);
+    if (!measured.empty())
+      for (const std::string& name : nearest(measured, kListedSequences, kListedTokens).candidates)
+        add(name, "S4: measured");
+  }
+  if (const PreferenceRow* row = preference(s, leader))
+    for (const std::string& name : row->order)
+      add(name, order.empty() ? cat(row->rule, ": preferred") : "fallback");
+  return order;
+}
+
+// S4: the measured orders as far as they can serve; H2's choice heads each.
+void list_sized(State& s, Phase phase) {
+  auto& sized = s.out.sized[static_cast<size_t>(phase)];
+  sized.clear();
+  if (s.named_for(phase).flag) return;
+  for (SizedOrder order : measured_orders(s, phase)) {
+    if (phase == Phase::kDecode && !s.moved_decode.empty()) {
+      std::erase(order.candidates, s.moved_decode);
+      order.candidates.insert(order.candidates.begin(), s.moved_decode);
+    }
+    std::erase_if(order.candidates, [&](const std::string& name) {
+      const Descriptor* d = s.find(name);
+      return !d || objection(s, d->capabilities, phase);
+    });
+    if (!order.candidates.empty()) sized.push_back(std::move(order));
+  }
+}
+
+// S8, S10, S12, S13: a flag names what cannot serve its phase at all.
+void refuse_named(State& s, Phase phase, const Named& named, const Objection& o) {
+  std::vector<std::string> flags = {named.flag};
+  std::string text = cat(named.flag, " ", named.name);
+  if (!o.asked.empty()) {
+    flags.push_back(o.asked.substr(0, o.asked.find(' ')));
+    text += cat(" with ", o.asked);
+  }
+  const std::vector<std::string> others = able(s, phase);
+  std::string mend = o.mend;
+  if (!others.empty())
+    mend += cat(mend.empty() ? "" : ", or ", "for ", attention::phase_name(phase),
+                " name one of: ", join(others));
+  if (mend.empty()) mend = "the refused backends and their reasons tell what is in the way";
+  s.conflict(o.rule, std::move(flags), cat(text, ": ", named.name, " ", o.why), std::move(mend));
+}
+
+void list_own_phases(State& s, const char*) {
+  for (Phase phase : kOwnPhases) list_candidates(s, phase);
+}
+
+// S9: the size that most first candidates serve, all named ones among them.
+void choose_page(State& s, const char* id) {
+  const std::vector<int32_t> sizes = s.gpu()
+                                         ? std::vector<int32_t>{64, 32, 16, 128, 8, 4, 2, 1, 256}
+                                         : std::vector<int32_t>{16, 32, 64, 8, 128, 4, 2, 1, 256};
+  int best = -1;
+  for (int32_t size : sizes) {
+    int serving = 0;
+    bool all_named = true;
+    for (Phase phase : kOwnPhases)
+      for (const Descriptor* d : s.first_candidates(phase)) {
+        const bool serves = serves_page(d->capabilities, size);
+        serving += serves;
+        all_named &= serves || d->capabilities.name != s.named_for(phase).name;
+      }
+    if (all_named && serving > best) {
+      best = serving;
+      s.out.page_size = size;
+    }
+  }
+  if (best >= 0) {
+    s.reason(id, "page size ", s.out.page_size, ": the first candidates share it, ", sizes[0],
+             " is preferred");
+    return;
+  }
+  const Named &prefill = s.named_for(Phase::kPrefill), &decode = s.named_for(Phase::kDecode);
+  auto offers = [&](const Named& n) {
+    return cat(n.name, " offers ",
+               join(s.find(n.name)->capabilities.page_sizes, [](int32_t p) { return p; }));
+  };
+  s.out.page_size = sizes[0];
+  s.conflict(id, {prefill.flag, decode.flag},
+             cat("the named backends share no page size: ", offers(prefill), "; ", offers(decode)),
+             "name backends that share one, or one backend alone");
+}
+
+// S11: asked of the backend that verify follows, whether or not it serves verify at all.
+void tree_masks(State& s, const char* id) {
+  const Phase leader = s.followed(Phase::kVerify);
+  const Named& named = s.named_for(leader);
+  std::vector<std::string> with;
+  for (const Descriptor& d : s.backends)
+    if (d.capabilities.tree_mask && !objection(s, d.capabilities, Phase::kVerify))
+      with.push_back(d.capabilities.name);
+  s.conflict(id, {named.flag, "--speculative-eagle-topk"},
+             cat("--speculative-eagle-topk ", s.set().speculative_eagle_topk, " with ", named.flag,
+                 " ", named.name, ": ", named.name, " has no tree mask"),
+             cat("use --speculative-eagle-topk 1, or one of those that have one: ", join(with)));
+}
+
+bool misses_tree_mask(const State& s) {
+  if (s.set().speculative_eagle_topk <= 1) return false;
+  const Descriptor* d = s.find(s.named_for(s.followed(Phase::kVerify)).name);
+  return d && !d->capabilities.tree_mask;
+}
+
+void tell_orders(State& s, const char*) {
+  for (Phase phase : kOwnPhases) {
+    if (s.named_for(phase).flag) continue;
+    if (!s.out.sized[static_cast<size_t>(phase)].empty()) {
+      s.reason("S4", attention::phase_name(phase),
+               ": nothing named, the order that this build measured for ", kListedSequences,
+               " sequences of ", kListedTokens, " tokens");
+    } else if (const PreferenceRow* row = preference(s, phase)) {
+      s.reason(row->rule, attention::phase_name(phase), ": nothing named, the order for ",
+               attention::kind_name(s.in.model.kind), " on ",
+               attention::arch_name(s.in.device.arch), " is ", join(row->order));
+    }
+  }
+}
+
+constexpr Rule kCandidateRules[] = {
+    {"S4", nullptr, tell_orders},
+    {"S8", nullptr, list_own_phases},
+    {"S9", [](const State& s) { return s.set().page_size == 0; }, choose_page},
+    {"S9", [](const State& s) { return s.set().page_size == 0; },
+     list_own_phases},  // that serve it
+    {"S11", misses_tree_mask, tree_masks},
+};
+
+void list_followers(State& s, const char* id) {
+  for (Phase phase : kFollowers) list_candidates(s, phase);
+  s.reason(id, "verify and draft extend follow ", attention::phase_name(s.followed(Phase::kVerify)),
+           ": --speculative-attention-mode ", s.set().speculative_attention_mode);
+}
+
+bool two_heads(const State& s) {
+  const auto &prefill = s.out.of(Phase::kPrefill), &decode = s.out.of(Phase::kDecode);
+  return !prefill.empty() && !decode.empty() && prefill[0].backend != decode[0].backend;
+}
+
+bool one_head(const State& s) {
+  return !s.out.of(Phase::kPrefill).empty() && !s.out.of(Phase::kDecode).empty() && !two_heads(s);
+}
+
+void not_hybrid(State& s, const char* id) {
+  s.out.hybrid = false;
+  s.reason(id, s.out.of(Phase::kPrefill)[0].backend,
+           " heads both phases: one plan and one workspace, no hybrid");
+}
+
+void hybrid(State& s, const char* id) {
+  s.out.hybrid = true;
+  s.reason(id, "prefill batches go to ", s.out.of(Phase::kPrefill)[0].backend,
+           ", decode batches to ", s.out.of(Phase::kDecode)[0].backend);
+}
+
+constexpr Rule kPhaseRules[] = {
+    {"S2", one_head, not_hybrid},
+    {"S3", two_heads, hybrid},
+    {"S3", nullptr, list_followers},
+};
+
+}  // namespace
+
+void list_candidates(State& s, Phase phase) {
+  auto& list = s.list(phase);
+  list.clear();
+  std::erase_if(s.out.refused, [&](const Refusal& r) { return r.phase == phase; });
+  const Named& named = s.named_for(s.followed(phase));
+  const bool own = s.followed(phase) == phase;
+  const std::vector<Place> order = order_of(s, phase);
+  for (const Place& place : order) {
+    const Descriptor* d = s.find(place.name);
+    const Objection o = d ? objection(s, d->capabilities, phase)
+                          : Objection{"S8", "is not in this build's sources", "", ""};
+    if (!o) {
+      list.push_back({place.name, place.reason});
+      continue;
+    }
+    s.out.refused.push_back({place.name, phase, o.why});
+    if (own && place.name == named.name) refuse_named(s, phase, named, o);
+  }
+  for (const Descriptor& d : s.backends) {
+    const std::string& name = d.capabilities.name;
+    if (std::any_of(order.begin(), order.end(), [&](const Place& p) { return p.name == name; }))
+      continue;
+    const Objection o = objection(s, d.capabilities, phase);
+    const bool dropped = !named.name.empty() && s.set().no_attention_fallback;
+    s.out.refused.push_back({name, phase,
+                             o         ? o.why
+                             : dropped ? "is left out by --no-attention-fallback"
+                                       : "stands in no preferred order of this device; name it"});
+  }
+  if (!own) return;
+  if (list.empty() && s.out.conflicts.empty())
+    s.conflict("S8", {"--attention-backend"},
+               cat("no backend serves ", attention::phase_name(phase), " as asked"),
+               "the refused backends and their reasons tell what is in the way");
+  list_sized(s, phase);
+}
+
+std::span<const Rule> candidate_rules() {
+  return kCandidateRules;
+}
+std::span<const Rule> phase_rules() {
+  return kPhaseRules;
+}
+
+}  // namespace attune::resolve

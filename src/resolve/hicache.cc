@@ -1,0 +1,335 @@
+// HiCache: who copies pages between device and host, in which order they lie there, how many. From
+// effective backends, page size and piece alone, each decided once.
+#include "kv/layout/layout.h"
+#include "resolve/rules.h"
+
+namespace attune::resolve {
+
+using attention::Phase;
+using base::cat;
+
+namespace {
+
+// Pieces from this size on go by the copy engine: measured on an H200 with PCIe 5
+// (docs/selection-rules.md, H1).
+constexpr int64_t kCrossover = 256 << 10;
+constexpr double kLargestRatio = 2;
+
+// GB/s of the copy engine from device to host beside a kernel that reads at full rate, by piece;
+// H200, PCIe 5.
+struct Rate {
+  int64_t piece;
+  double gb_per_s;
+};
+constexpr Rate kDirectRates[] = {
+    {16 << 10, 14.5}, {32 << 10, 24.1}, {64 << 10, 31.8}, {128 << 10, 37.2}, {256 << 10, 44.3}};
+
+double direct_rate(int64_t piece) {
+  double rate = kDirectRates[0].gb_per_s;
+  for (const Rate& r : kDirectRates)
+    if (piece >= r.piece) rate = r.gb_per_s;
+  return rate;
+}
+
+std::string kib(int64_t bytes) {
+  return bytes % 1024 == 0 ? cat(bytes / 1024, " KiB") : cat(bytes, " bytes");
+}
+std::string gib(double bytes) {
+  return cat(static_cast<int64_t>(bytes / (1 << 20)) / 1024.0, " GiB");
+}
+
+bool on(const State& s) {
+  return s.set().enable_hierarchical_cache;
+}
+bool io_set(const State& s) {
+  return s.set().hicache_io_backend != "auto";
+}
+bool layout_set(const State& s) {
+  return s.set().hicache_mem_layout != "auto";
+}
+bool page_first_set(const State& s) {
+  return s.set().hicache_mem_layout == "page_first";
+}
+bool by_kernel(const State& s) {
+  return on(s) && s.out.hicache->io_backend == "kernel";
+}
+
+kv::KvGeometry geometry(const State& s) {
+  const ModelTraits& m = s.in.model;
+  return {.layer = {.kv_heads = m.kv_heads,
+                    .k_dim = m.head.qk,
+                    .v_dim = m.head.v,
+                    .dtype = s.out.kv_dtype,
+                    .v_in_k = s.mla()},
+          .layers = m.layers,
+          .page_size = s.out.page_size};
+}
+
+void begin(State& s, const char* id) {
+  HiCacheChoice h;
+  h.piece_bytes = geometry(s).piece_bytes();
+  h.write_policy = s.set().hicache_write_policy;
+  h.storage_backend = s.set().hicache_storage_backend;
+  h.storage_prefetch_policy = s.set().hicache_storage_prefetch_policy;
+  s.reason(id, "a piece, one page of ", s.out.page_size, " tokens in one layer, is ", h.piece_bytes,
+           " bytes");
+  s.out.hicache = std::move(h);
+}
+
+// Bytes of the device pool, 0 if unknown.
+int64_t device_pool(const State& s) {
+  const kv::KvGeometry g = geometry(s);
+  const int64_t token_bytes = g.page_bytes() / g.page_size;
+  if (s.set().max_total_tokens > 0) return s.set().max_total_tokens * token_bytes;
+  const DeviceInfo& d = s.in.device;
+  return d.kv_token_cap > 0 ? std::min(d.kv_budget, d.kv_token_cap * token_bytes) : d.kv_budget;
+}
+
+void needs_radix(State& s, const char* id) {
+  s.conflict(
+      id, {"--enable-hierarchical-cache", "--disable-radix-cache"},
+      "--enable-hierarchical-cache with --disable-radix-cache: without kept prefixes there is "
+      "nothing to keep in host memory",
+      "drop one of the two");
+}
+
+void one_size(State& s, const char* id) {
+  s.conflict(id, {"--hicache-ratio", "--hicache-size"},
+             cat("--hicache-ratio ", s.set().hicache_ratio, " and --hicache-size ",
+                 s.set().hicache_size, ": both set the host pool's size"),
+             "set one of the two");
+}
+
+// H8 on a simulated device: what was asked, memory is not checked.
+void size_unchecked(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  h.host_bytes = static_cast<int64_t>(s.set().hicache_size * 1e9);
+  const bool by_size = h.host_bytes > 0;
+  h.ratio = s.set().hicache_ratio > 0 ? s.set().hicache_ratio : by_size ? 0 : kLargestRatio;
+  if (by_size)
+    s.reason(id, "host pool of ", s.set().hicache_size, " GB: --hicache-size");
+  else
+    s.reason(id, "host pool of ", h.ratio, " times the device pool: ",
+             s.set().hicache_ratio > 0 ? "--hicache-ratio" : "the largest ratio, if it fits");
+}
+
+void size_checked(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  const double pool = static_cast<double>(device_pool(s));
+  const double pinnable = static_cast<double>(s.in.host.pinnable);
+  const bool by_size = s.set().hicache_size > 0, by_ratio = s.set().hicache_ratio > 0;
+  const double wanted = by_size    ? s.set().hicache_size * 1e9
+                        : by_ratio ? s.set().hicache_ratio * pool
+                                   : std::min(kLargestRatio * pool, pinnable);
+  h.host_bytes = static_cast<int64_t>(wanted);
+  h.ratio = pool > 0 ? wanted / pool : 0;
+  const std::string flag = by_size ? "--hicache-size" : by_ratio ? "--hicache-ratio" : "";
+  const std::string asked = by_size    ? cat(flag, " ", s.set().hicache_size)
+                            : by_ratio ? cat(flag, " ", s.set().hicache_ratio)
+                                       : "--enable-hierarchical-cache";
+  const std::vector<std::string> flags = {flag.empty() ? asked : flag};
+  if (wanted > pinnable) {
+    s.conflict(id, flags,
+               cat(asked, ": a host pool of ", gib(wanted), " is more than the ", gib(pinnable),
+                   " that can be pinned"),
+               cat("lower it, or leave it unset for the largest that fits"));
+  } else if (wanted <= pool) {
+    s.conflict(id, flags,
+               cat(asked, ": a host pool of ", gib(wanted), " is not above the device pool of ",
+                   gib(pool), ", so it would keep nothing more"),
+               "raise it, or make the device pool smaller with --max-total-tokens");
+  } else {
+    s.reason(id, "host pool of ", gib(wanted), ", ", h.ratio,
+             " times the device pool: ", flag.empty() ? "the largest that fits, 2 at most" : flag);
+  }
+}
+
+void page_first_is_by_kernel(State& s, const char* id) {
+  s.conflict(id, {"--hicache-mem-layout", "--hicache-io-backend"},
+             "--hicache-mem-layout page_first with --hicache-io-backend direct: in this layout the "
+             "copy engine would move single tokens",
+             "use --hicache-io-backend kernel, or --hicache-mem-layout page_first_direct");
+}
+
+void io_follows_layout(State& s, const char* id) {
+  s.out.hicache->io_backend = "kernel";
+  s.reason(id, "IO kernel: --hicache-mem-layout page_first needs it");
+}
+
+void io_as_set(State& s, const char* id) {
+  s.out.hicache->io_backend = s.set().hicache_io_backend;
+  s.reason(id, "IO ", s.set().hicache_io_backend, ": --hicache-io-backend");
+}
+
+void io_by_piece(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  const bool direct = h.piece_bytes >= kCrossover;
+  h.io_backend = direct ? "direct" : "kernel";
+  s.reason(id, "IO ", h.io_backend, ": a piece of ", kib(h.piece_bytes), " is ",
+           direct ? "not below " : "below ", kib(kCrossover),
+           ", from where the copy engine is the faster");
+}
+
+// The first decode candidates that do not tolerate SM-side host copies.
+std::vector<std::string> intolerant(const State& s) {
+  std::vector<std::string> names;
+  for (const Descriptor* d : s.first_candidates(Phase::kDecode))
+    if (!d->capabilities.tolerates_host_copies) names.push_back(d->capabilities.name);
+  return names;
+}
+
+std::string safe_decode(const State& s) {
+  for (const SafeDecodeRow& row : s.in.preferences.safe_decode) {
+    if (row.kind != s.in.model.kind) continue;
+    for (const std::string& name : row.order) {
+      const Descriptor* d = s.find(name);
+      if (d && d->capabilities.tolerates_host_copies &&
+          !objection(s, d->capabilities, Phase::kDecode))
+        return name;
+    }
+  }
+  return "";
+}
+
+bool endangered(const State& s) {
+  return by_kernel(s) && !intolerant(s).empty();
+}
+
+bool can_move(const State& s) {
+  return endangered(s) && !s.named_for(Phase::kDecode).flag && !safe_decode(s).empty();
+}
+
+void move_decode(State& s, const char* id) {
+  const std::string before = join(intolerant(s));
+  s.moved_decode = safe_decode(s);
+  list_candidates(s, Phase::kDecode);
+  s.reason(
+      id, "decode moves from ", before, " to ", s.moved_decode, ": ", before,
+      " does not tolerate SM-side host copies beside it, and no flag names the decode backend");
+}
+
+std::string why_stuck(const State& s) {
+  const Named& named = s.named_for(Phase::kDecode);
+  if (named.flag) return cat(named.flag, " names it");
+  return cat("no backend of the safe order serves decode in pages of ", s.out.page_size);
+}
+
+bool io_is_free(const State& s) {
+  return endangered(s) && !io_set(s) && !page_first_set(s);
+}
+
+void copy_directly(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  s.reason(id, "IO direct instead of kernel: ", join(intolerant(s)),
+           " decodes and does not tolerate SM-side host copies, and ", why_stuck(s),
+           "; at pieces of ", kib(h.piece_bytes), " the copy engine moves about ",
+           direct_rate(h.piece_bytes), " GB/s from device to host beside decode");
+  h.io_backend = "direct";
+}
+
+void refuse_kernel(State& s, const char* id) {
+  const Named& named = s.named_for(Phase::kDecode);
+  const bool io = io_set(s);
+  const std::string asked =
+      io ? "--hicache-io-backend kernel" : "--hicache-mem-layout page_first, which needs IO kernel";
+  std::vector<std::string> flags = {io ? "--hicache-io-backend" : "--hicache-mem-layout"};
+  if (named.flag) flags.emplace_back(named.flag);
+  const std::string safe = safe_decode(s);
+  s.conflict(
+      id, flags,
+      cat(asked, ": ", join(intolerant(s)),
+          " decodes and does not tolerate SM-side host copies, and ", why_stuck(s)),
+      cat(io ? "use --hicache-io-backend direct" : "use --hicache-mem-layout page_first_direct",
+          ", or decode by a backend that tolerates them",
+          safe.empty() ? " (none is built that serves this)"
+                       : ": --decode-attention-backend " + safe));
+}
+
+void layout_as_set(State& s, const char* id) {
+  s.out.hicache->mem_layout = s.set().hicache_mem_layout;
+  s.reason(id, "host layout ", s.set().hicache_mem_layout, ": --hicache-mem-layout");
+}
+
+void layout_by_storage(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  const bool storage = h.storage_backend != "none";
+  h.mem_layout = !storage                   ? "layer_first"
+                 : h.io_backend == "direct" ? "page_first_direct"
+                                            : "page_first";
+  s.reason(
+      id, "host layout ", h.mem_layout,
+      storage ? cat(": storage is on, IO is ", h.io_backend) : std::string(": no storage below"));
+}
+
+// Who may run beside a kernel copy and does not tolerate it, decode's head apart (H2 to H4).
+std::vector<std::string> to_hold(const State& s) {
+  std::vector<std::string> names;
+  for (const auto& list : s.out.candidates)
+    for (const Candidate& c : list) {
+      const Descriptor* d = s.find(c.backend);
+      if (d && !d->capabilities.tolerates_host_copies && !has(names, c.backend))
+        names.push_back(c.backend);
+    }
+  return names;
+}
+
+void hold(State& s, const char* id) {
+  s.out.hicache->held_beside = to_hold(s);
+  s.reason(id, "kernel copies are held while a step of ", join(to_hold(s)),
+           " runs, which does not tolerate them: one event each way");
+}
+
+bool has_hicache_flag(const State& s) {
+  const Options d;
+  const Options& o = s.set();
+  return !on(s) && (io_set(s) || layout_set(s) || o.hicache_ratio != d.hicache_ratio ||
+                    o.hicache_size != d.hicache_size || o.hicache_io_rate != d.hicache_io_rate ||
+                    o.hicache_write_policy != d.hicache_write_policy ||
+                    o.hicache_storage_backend != d.hicache_storage_backend ||
+                    !o.hicache_storage_dir.empty() || !o.hicache_storage_url.empty() ||
+                    o.hicache_storage_prefetch_policy != d.hicache_storage_prefetch_policy);
+}
+
+void no_effect(State& s, const char* id) {
+  s.reason(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
+}
+
+constexpr Rule kRules[] = {
+    {"hicache", has_hicache_flag, no_effect},
+    {"H1", on, begin},
+    {"H8", [](const State& s) { return on(s) && s.set().disable_radix_cache; }, needs_radix},
+    {"H8",
+     [](const State& s) { return on(s) && s.set().hicache_ratio > 0 && s.set().hicache_size > 0; },
+     one_size},
+    {"H8", [](const State& s) { return on(s) && s.in.device.simulated; }, size_unchecked},
+    {"H8", [](const State& s) { return on(s) && !s.in.device.simulated; }, size_checked},
+    {"H6",
+     [](const State& s) {
+       return on(s) && page_first_set(s) && s.set().hicache_io_backend == "direct";
+     },
+     page_first_is_by_kernel},
+    {"H6", [](const State& s) { return on(s) && page_first_set(s) && !io_set(s); },
+     io_follows_layout},
+    {"H1", [](const State& s) { return on(s) && io_set(s); }, io_as_set},
+    {"H1", [](const State& s) { return on(s) && !io_set(s) && !page_first_set(s); }, io_by_piece},
+    {"H2", can_move, move_decode},
+    {"H3", io_is_free, copy_directly},
+    {"H4", endangered, refuse_kernel},
+    {"H7", [](const State& s) { return on(s) && layout_set(s); }, layout_as_set},
+    {"H7", [](const State& s) { return on(s) && !layout_set(s); }, layout_by_storage},
+};
+
+constexpr Rule kHoldRules[] = {
+    {"H5", [](const State& s) { return by_kernel(s) && !to_hold(s).empty(); }, hold},
+};
+
+}  // namespace
+
+std::span<const Rule> hicache_rules() {
+  return kRules;
+}
+std::span<const Rule> hold_rules() {
+  return kHoldRules;
+}
+
+}  // namespace attune::resolve

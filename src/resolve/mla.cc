@@ -1,0 +1,160 @@
+// Which paths an MLA model's extend batches take, and the bounds by which the route chooses among
+// them, sequence by sequence (M rows).
+#include "resolve/rules.h"
+
+namespace attune::resolve {
+
+using attention::Arch;
+using attention::Capabilities;
+using attention::Path;
+using attention::Phase;
+using base::cat;
+
+namespace {
+
+// New tokens from which up-projecting a cached prefix beats absorbed attention over it: 145 to 170
+// on an H200, for any prefix and head count (per prefix token the one costs new * heads * 2176
+// FLOP, the other heads * 262144 once and new * heads * 640). Not measured yet elsewhere.
+constexpr int32_t kAbsorbBelow = 160;
+
+// Keys up-projected at once: heads * (192 + 128) elements each, in all.
+int64_t default_capacity(Arch arch) {
+  return arch == Arch::kCpu ? 4096 : 131072;
+}
+
+bool any_takes(const State& s, Path path) {
+  return std::any_of(s.out.of(Phase::kPrefill).begin(), s.out.of(Phase::kPrefill).end(),
+                     [&](const Candidate& c) {
+                       const Descriptor* d = s.find(c.backend);
+                       return d && has(d->capabilities.extend_paths, path);
+                     });
+}
+
+bool mla(const State& s) {
+  return s.mla();
+}
+bool mla_deterministic(const State& s) {
+  return s.mla() && s.set().enable_deterministic_inference;
+}
+
+void constants(State& s, const char* id) {
+  const Options& o = s.set();
+  MlaChoice m;
+  m.chunked_prefix = !o.disable_chunked_prefix_cache;
+  m.absorb_below = o.mla_absorb_below >= 0 ? o.mla_absorb_below : kAbsorbBelow;
+  m.capacity = o.chunked_prefix_capacity > 0 ? o.chunked_prefix_capacity
+                                             : default_capacity(s.in.device.arch);
+  s.reason(id, "a prompt with a cached prefix and fewer than ", m.absorb_below,
+           " new tokens is absorbed", o.mla_absorb_below >= 0 ? ": --mla-absorb-below" : "");
+  s.reason("M2", "up to ", m.capacity, " keys are up-projected at once",
+           o.chunked_prefix_capacity > 0 ? ": --chunked-prefix-capacity" : "");
+  s.out.mla = m;
+}
+
+void all_paths(State& s, const char*) {
+  auto& paths = s.out.mla->paths;
+  auto add = [&](Path path) {
+    if (any_takes(s, path)) paths.push_back(path);
+  };
+  add(Path::kRagged);
+  if (s.out.mla->chunked_prefix) {
+    add(Path::kOneShot);
+    add(Path::kChunked);
+  }
+  add(Path::kAbsorbed);
+}
+
+void no_chunks(State& s, const char* id) {
+  s.reason(id, "--disable-chunked-prefix-cache: a prompt with a cached prefix is absorbed");
+}
+
+void one_path(State& s, const char* id) {
+  s.out.mla->one_path = true;
+  s.out.mla->paths.clear();
+  if (any_takes(s, Path::kAbsorbed)) s.out.mla->paths = {Path::kAbsorbed};
+  s.reason(id, "one path, absorbed, serves every prompt: where a prefix ends changes no bit");
+}
+
+// M5: the first cannot absorb, who does it instead.
+void absorbed_elsewhere(State& s, const char* id) {
+  const auto& list = s.out.of(Phase::kPrefill);
+  for (const Candidate& c : list)
+    if (has(s.find(c.backend)->capabilities.extend_paths, Path::kAbsorbed)) {
+      s.reason(id, list[0].backend, " has no absorbed extend: ", c.backend,
+               " serves those prompts, by the fallback of the list");
+      return;
+    }
+}
+
+bool head_cannot_absorb(const State& s) {
+  if (!s.mla() || s.out.of(Phase::kPrefill).empty() || !any_takes(s, Path::kAbsorbed)) return false;
+  const Descriptor* d = s.find(s.out.of(Phase::kPrefill)[0].backend);
+  return d && !has(d->capabilities.extend_paths, Path::kAbsorbed);
+}
+
+bool nobody_absorbs(const State& s) {
+  return s.mla() && !s.out.of(Phase::kPrefill).empty() && !any_takes(s, Path::kAbsorbed);
+}
+bool nobody_absorbs_chunks_off(const State& s) {
+  return nobody_absorbs(s) && s.set().disable_chunked_prefix_cache;
+}
+bool nobody_absorbs_chunks_on(const State& s) {
+  return nobody_absorbs(s) && !s.set().disable_chunked_prefix_cache;
+}
+
+void refuse_no_chunks(State& s, const char* id) {
+  const Named& named = s.named_for(Phase::kPrefill);
+  std::vector<std::string> flags = {"--disable-chunked-prefix-cache"};
+  if (named.flag) flags.emplace_back(named.flag);
+  if (s.set().no_attention_fallback) flags.emplace_back("--no-attention-fallback");
+  s.conflict(id, flags,
+             "--disable-chunked-prefix-cache: a prompt with a cached prefix must then be absorbed, "
+             "and no prefill candidate has an absorbed extend",
+             s.set().no_attention_fallback
+                 ? "drop --no-attention-fallback or --disable-chunked-prefix-cache"
+                 : "drop --disable-chunked-prefix-cache");
+}
+
+void never_absorb(State& s, const char* id) {
+  if (s.set().mla_absorb_below > 0) {
+    s.conflict(id, {"--mla-absorb-below"},
+               cat("--mla-absorb-below ", s.set().mla_absorb_below,
+                   ": no prefill candidate has an absorbed extend"),
+               "use --mla-absorb-below 0");
+    return;
+  }
+  s.out.mla->absorb_below = 0;
+  s.reason(id, "nothing is absorbed: no prefill candidate has an absorbed extend");
+}
+
+bool has_mla_flag(const State& s) {
+  const Options& o = s.set();
+  return !s.mla() && (o.disable_chunked_prefix_cache || o.chunked_prefix_capacity > 0 ||
+                      o.mla_absorb_below >= 0);
+}
+
+void no_effect(State& s, const char* id) {
+  s.reason(id,
+           "--disable-chunked-prefix-cache, --chunked-prefix-capacity and --mla-absorb-below "
+           "have no effect: the model has no latent attention");
+}
+
+constexpr Rule kRules[] = {
+    {"mla", has_mla_flag, no_effect},
+    {"M4", mla, constants},
+    {"M4", mla, all_paths},
+    {"M4", [](const State& s) { return s.mla() && s.set().disable_chunked_prefix_cache; },
+     no_chunks},
+    {"S12", mla_deterministic, one_path},
+    {"M5", head_cannot_absorb, absorbed_elsewhere},
+    {"M5", nobody_absorbs_chunks_off, refuse_no_chunks},
+    {"M4", nobody_absorbs_chunks_on, never_absorb},
+};
+
+}  // namespace
+
+std::span<const Rule> mla_rules() {
+  return kRules;
+}
+
+}  // namespace attune::resolve

@@ -1,0 +1,131 @@
+// Graphs, splits, head packing, dependent launch.
+#include "resolve/rules.h"
+
+namespace attune::resolve {
+
+using attention::Arch;
+using attention::Capabilities;
+using attention::Phase;
+using attention::Toggle;
+using base::cat;
+
+namespace {
+
+// Beyond these a decode step is long enough to hide its launches; a smaller GPU holds fewer
+// sequences.
+constexpr int32_t kGraphBatch = 256, kSmallGraphBatch = 32;
+constexpr int64_t kSmallMemory = int64_t{60} << 30;
+
+Toggle toggle(const std::string& text) {
+  return text == "on" ? Toggle::kOn : text == "off" ? Toggle::kOff : Toggle::kAuto;
+}
+
+void graphs_on(State& s, const char* id) {
+  const bool small = s.in.device.memory > 0 && s.in.device.memory < kSmallMemory;
+  const int32_t set = s.set().cuda_graph_max_bs;
+  s.out.graphs = {true, set > 0 ? set : small ? kSmallGraphBatch : kGraphBatch};
+  s.reason(id, "decode steps of up to ", s.out.graphs.max_bs, " sequences replay CUDA graphs",
+           set > 0 ? ": --cuda-graph-max-bs" : "");
+}
+
+void graphs_off(State& s, const char* id) {
+  s.out.graphs = {};
+  s.reason(id, s.gpu() ? "no CUDA graphs: --disable-cuda-graph" : "no graphs: this is a CPU",
+           s.set().cuda_graph_max_bs > 0 ? "; --cuda-graph-max-bs has no effect" : "");
+}
+
+void splits_break_determinism(State& s, const char* id) {
+  s.conflict(id, {"--num-splits", "--enable-deterministic-inference"},
+             cat("--num-splits ", s.set().num_splits,
+                 " with --enable-deterministic-inference: so many parts cut a sequence at places "
+                 "that move with its length"),
+             "use --num-splits 0 or 1");
+}
+
+// The candidates that may follow a wish, in any phase.
+std::vector<std::string> followers(const State& s, bool Capabilities::*wish) {
+  std::vector<std::string> names;
+  for (const auto& list : s.out.candidates)
+    for (const Candidate& c : list)
+      if (const Descriptor* d = s.find(c.backend);
+          d && d->capabilities.*wish && !has(names, c.backend))
+        names.push_back(c.backend);
+  return names;
+}
+
+// A wish that nobody could follow would be taken and ignored; one that some follow is told.
+void check_wish(State& s, const char* id, const char* flag, const std::string& value,
+                bool Capabilities::*wish) {
+  const std::vector<std::string> names = followers(s, wish);
+  if (names.empty()) {
+    s.conflict(id, {flag}, cat(flag, " ", value, ": no backend that serves this takes it"),
+               cat("leave ", flag, " unset"));
+  } else {
+    s.reason(id, flag, " ", value, ": followed by ", join(names));
+  }
+}
+
+void splits(State& s, const char* id) {
+  s.out.tuning.num_splits = s.set().num_splits;
+  if (s.set().num_splits > 1) {
+    check_wish(s, id, "--num-splits", cat(s.set().num_splits), &Capabilities::num_splits);
+  } else {
+    s.reason(id, s.set().num_splits == 1
+                     ? "one part per sequence: --num-splits 1"
+                     : "parts of a sequence: by its length, as it is at each step");
+  }
+}
+
+void packing(State& s, const char* id) {
+  s.out.tuning.pack_gqa = toggle(s.set().pack_gqa);
+  const ModelTraits& m = s.in.model;
+  if (s.set().pack_gqa == "on") {
+    check_wish(s, id, "--pack-gqa", "on", &Capabilities::pack_gqa);
+  } else if (s.set().pack_gqa == "off") {
+    s.reason(id, "heads are not packed: --pack-gqa off");
+  } else {
+    s.reason(id, "packing of ", m.kv_heads > 0 ? m.q_heads / m.kv_heads : 0,
+             " query heads per KV head: where it fills a tile");
+  }
+}
+
+void dependent_launch(State& s, const char* id) {
+  const bool hopper = s.in.device.arch == Arch::kSm90 || s.in.device.arch == Arch::kSm100;
+  const std::vector<std::string> names = followers(s, &Capabilities::pdl);
+  Toggle& pdl = s.out.tuning.pdl;
+  pdl = toggle(s.set().enable_pdl);
+  if (pdl == Toggle::kOn && !hopper) {
+    s.conflict(id, {"--enable-pdl"}, "--enable-pdl on: dependent launch needs sm90 or later",
+               "use --enable-pdl auto or off");
+  } else if (pdl == Toggle::kOn) {
+    check_wish(s, id, "--enable-pdl", "on", &Capabilities::pdl);
+  } else if (pdl == Toggle::kOff) {
+    s.reason(id, "no dependent launch: --enable-pdl off");
+  } else {
+    pdl = hopper && !names.empty() ? Toggle::kOn : Toggle::kOff;
+    s.reason(id, pdl == Toggle::kOn ? cat("dependent launch: taken by ", join(names))
+                 : hopper           ? "no dependent launch: no candidate takes it"
+                                    : "no dependent launch: it needs sm90 or later");
+  }
+}
+
+constexpr Rule kRules[] = {
+    {"S13", [](const State& s) { return s.gpu() && !s.set().disable_cuda_graph; }, graphs_on},
+    {"S13", [](const State& s) { return !s.gpu() || s.set().disable_cuda_graph; }, graphs_off},
+    {"S12",
+     [](const State& s) {
+       return s.set().enable_deterministic_inference && s.set().num_splits > 1;
+     },
+     splits_break_determinism},
+    {"F2", nullptr, packing},
+    {"F3", nullptr, splits},
+    {"F4", nullptr, dependent_launch},
+};
+
+}  // namespace
+
+std::span<const Rule> tuning_rules() {
+  return kRules;
+}
+
+}  // namespace attune::resolve
