@@ -89,14 +89,17 @@ ATTUNE_SIMD void transpose_4x8(const char* const* rows, int32_t d, float* kt, in
   _mm256_storeu_ps(kt + 3 * stride, _mm256_shuffle_ps(b, e, 0xee));
 }
 
-// kt[d][key] for n keys of `dim` elements; columns beyond n, up to a multiple of 8, repeat the last
+// Keys of `dim` elements for the score kernel: kt[key / kLanes][d][key % kLanes], a panel of whole
+// vectors after the other, so that each is read in one stream. Columns beyond n repeat the last
 // key. Meanwhile reads ahead in `next`, [kBlock] rows or null: pages lie anywhere, so the hardware
 // does not see the next one coming, and a burst of prefetches would wait instead of overlap.
 template <tensor::DType kType>
 void transpose_keys_of(const char* const* rows, const char* const* next, int n, int32_t dim,
                        float* kt) {
   constexpr int kPerLine = kType == tensor::DType::kF32 ? 16 : 32;
-  for (int k = 0; k < n; k += 8) {
+  const int whole = (n + kLanes - 1) / kLanes * kLanes;
+  for (int k = 0; k < whole; k += 8) {
+    float* const panel = kt + int64_t{k / kLanes} * dim * kLanes + k % kLanes;
     const char* eight[8];
     for (int i = 0; i < 8; ++i) eight[i] = rows[k + i < n ? k + i : n - 1];
     int32_t d = 0;
@@ -104,13 +107,13 @@ void transpose_keys_of(const char* const* rows, const char* const* next, int n, 
       if (next && d % kPerLine == 0)
         for (int i = 0; i < 8; ++i)
           _mm_prefetch(next[k + i] + int64_t{d} * (64 / kPerLine), _MM_HINT_T0);
-      transpose_4x8<kType>(eight, d, kt + int64_t{d} * kBlock + k, kBlock);
+      transpose_4x8<kType>(eight, d, panel + int64_t{d} * kLanes, kLanes);
     }
     for (; d < dim; ++d) {
       for (int i = 0; i < 8; ++i) {
         float value;
         load_row(eight[i], kType, d, 1, &value);
-        kt[int64_t{d} * kBlock + k + i] = value;
+        panel[int64_t{d} * kLanes + i] = value;
       }
     }
   }

@@ -126,6 +126,7 @@ Capabilities capabilities() {
   c.window = c.soft_cap = c.sinks = c.tree_mask = c.lse_out = true;
   c.batch_invariant = true;
   c.tolerates_host_copies = true;
+  c.num_splits = c.pack_gqa = true;
   return c;
 }
 

@@ -2,7 +2,8 @@
 // a KV head. Its rows (query, head) walk the keys in blocks of kBlock at absolute positions, and in
 // splits of kSplit whose results are merged in order. Both are fixed, and every sum runs in an
 // order that depends on the key's position alone; so a row's bits are the same whatever tile,
-// chunk, thread or split assignment it is computed in, in prefill as in decode.
+// chunk, thread or split assignment it is computed in, in prefill as in decode. Only a user's
+// num_splits above 1 gives that up: the split points then move with the sequence's length.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 namespace attune::attention::cpu {
 
 inline constexpr int kBlock = 64;    // keys whose scores are computed together
-inline constexpr int kSplit = 512;   // keys per partial result; a multiple of kBlock
-inline constexpr int kMaxRows = 96;  // (query, head) pairs of a tile
+inline constexpr int kSplit = 512;   // keys per partial result, unless tuned
+inline constexpr int kMaxRows = 96;  // (query, head) pairs of a tile; MLA's 128 heads make two
 
 struct Tile {
   int32_t first_token;  // the batch's row of the first query
@@ -25,7 +26,8 @@ struct Tile {
   int32_t first_row;                       // without pages: the row of key 0
   bool causal;
   const uint64_t* tree_mask;  // of the sequence's queries, or null
-  int32_t num_splits() const { return (kv_len + kSplit - 1) / kSplit; }
+  int32_t split_keys;         // keys per partial result, a multiple of kBlock; kSplit if not tuned
+  int32_t num_splits() const { return (kv_len + split_keys - 1) / split_keys; }
 };
 
 // What all tiles of a layer share.

@@ -17,6 +17,12 @@ constexpr int32_t padded(int32_t n) {
   return (n + kLanes - 1) / kLanes * kLanes;
 }
 
+// Floats from one row of a scratch matrix to the next: never a multiple of 256 bytes, so that a
+// column of 64 rows finds room in the first cache's sets.
+constexpr int32_t spread(int32_t n) {
+  return padded(n) % 64 == 0 ? padded(n) + 16 : padded(n);
+}
+
 // Where the keys of a block lie: K and V of one head and token each.
 struct KeyRows {
   const char* k[kBlock];
@@ -33,10 +39,10 @@ struct State {
 struct Scratch {
   float *q, *scores, *kt, *v, *correction, *shift;
   State split, total;
-  uint64_t* words;       // [kMaxRows] of each query's tree, windows applied
-  int32_t *low, *high;   // [kMaxRows] keys [low, high) of each query
-  KeyRows* rows;         // [2] of this block and of the next one
-  const float** v_rows;  // [kBlock]
+  uint64_t* words;      // [kMaxRows] of each query's tree, windows applied
+  int32_t *low, *high;  // [kMaxRows] keys [low, high) of each query
+  KeyRows* rows;        // [2] of this block and of the next one
+  const char** v_rows;  // [kBlock] float32
 
   // Returns the bytes; base may be null to learn them.
   static int64_t carve(char* base, int32_t qk_dim, int32_t v_dim, Scratch* s) {
@@ -49,7 +55,7 @@ struct Scratch {
     take(&s->q, int64_t{kMaxRows} * qk_dim);
     take(&s->scores, kMaxRows * kBlock);
     take(&s->kt, int64_t{qk_dim} * kBlock);
-    take(&s->v, kBlock * stride);
+    take(&s->v, int64_t{kBlock} * spread(qk_dim > v_dim ? qk_dim : v_dim));
     take(&s->correction, kMaxRows);
     take(&s->shift, kMaxRows);
     for (State* state : {&s->split, &s->total}) {
@@ -76,7 +82,9 @@ class TileRun {
         t_(tile),
         heads_(tile.num_heads),
         rows_(tile.num_q * tile.num_heads),
-        stride_(padded(job.kv->v_dim)) {
+        stride_(padded(job.kv->v_dim)),
+        v_in_k_(kv_.v_offset == 0 && kv_.v_head_stride == kv_.k_head_stride &&
+                kv_.v_token_stride == kv_.k_token_stride) {
     Scratch::carve(static_cast<char*>(scratch), kv_.k_dim, kv_.v_dim, &s_);
   }
 
@@ -168,7 +176,7 @@ class TileRun {
       low = s_.low[q] < low ? s_.low[q] : low;
       high = s_.high[q] > high ? s_.high[q] : high;
     }
-    int32_t begin = split * kSplit, end = begin + kSplit;
+    int32_t begin = split * t_.split_keys, end = begin + t_.split_keys;
     if (begin < low / kBlock * kBlock) begin = low / kBlock * kBlock;
     if (end > high) end = high;
     if (begin >= end) return false;
@@ -195,8 +203,8 @@ class TileRun {
     while (first < last && s_.high[first] <= b) ++first;
     while (last > first && s_.low[last - 1] >= b + n) --last;
     if (first == last) return;
-    load_keys(n, rows_at, next);
     const int32_t row = first * heads_, rows = (last - first) * heads_;
+    load_keys(n, rows, rows_at, next);
     score(row, rows, n);
     // Queries [full, full_end) see all of the block, and are weighed together.
     int32_t full = first;
@@ -252,17 +260,34 @@ class TileRun {
     }
   }
 
-  void load_keys(int n, const KeyRows& rows, const KeyRows* next) {
-    transpose_keys(rows.k, next ? next->k : nullptr, n, kv_.dtype, kv_.k_dim, s_.kt);
-    if (kv_.dtype == DType::kF32 && stride_ == kv_.v_dim) {
-      for (int i = 0; i < n; ++i) s_.v_rows[i] = reinterpret_cast<const float*>(rows.v[i]);
-      return;
+  // K transposed for the scores, and V as float32 rows, for `rows` rows of the tile. Where V lies
+  // in K, a row is read and converted once for both.
+  void load_keys(int n, int32_t rows, const KeyRows& at, const KeyRows* next) {
+    const char* const* next_k = next ? next->k : nullptr;
+    if (v_in_k_ && kv_.dtype != DType::kF32) {
+      widen(at.k, next_k, n, kv_.k_dim);
+      return transpose_keys(s_.v_rows, nullptr, n, DType::kF32, kv_.k_dim, s_.kt);
     }
+    transpose_keys(at.k, next_k, n, kv_.dtype, kv_.k_dim, s_.kt);
+    // Rows a multiple of 1 KiB apart push each other out of the first cache, which matters if they
+    // are read more than once.
+    const bool apart = kv_.v_token_stride % 1024 != 0 || rows <= kRowGroup;
+    if (kv_.dtype == DType::kF32 && stride_ == kv_.v_dim && apart) {
+      for (int i = 0; i < n; ++i) s_.v_rows[i] = at.v[i];
+    } else {
+      widen(at.v, nullptr, n, kv_.v_dim);
+    }
+  }
+
+  // n rows of `dim` elements as float32 in v, whole vectors ending with zeros.
+  void widen(const char* const* from, const char* const* next, int n, int32_t dim) {
+    const int64_t elem = kv_.dtype == DType::kF32 ? 4 : 2;
     for (int i = 0; i < n; ++i) {
-      float* to = s_.v + i * stride_;
-      load_row(rows.v[i], kv_.dtype, 0, kv_.v_dim, to);
-      for (int32_t d = kv_.v_dim; d < stride_; ++d) to[d] = 0.0f;
-      s_.v_rows[i] = to;
+      float* to = s_.v + int64_t{i} * spread(dim);
+      for (int64_t b = 0; next && b < dim * elem; b += 64) _mm_prefetch(next[i] + b, _MM_HINT_T0);
+      load_row(from[i], kv_.dtype, 0, dim, to);
+      for (int32_t d = dim; d < padded(dim); ++d) to[d] = 0.0f;
+      s_.v_rows[i] = reinterpret_cast<const char*>(to);
     }
   }
 
@@ -297,8 +322,8 @@ class TileRun {
     for_row_groups(rows, [&]<int MR>(int32_t r) {
       value_rows<MR, kWidth<MR>>(
           {s_.scores + (row + r) * kBlock, s_.v_rows, begin, end, s_.correction + row + r,
-           s_.split.acc + int64_t{row + r} * stride_, stride_, next && r == 0 ? next->v : nullptr,
-           elem},
+           s_.split.acc + int64_t{row + r} * stride_, stride_,
+           next && r == 0 && !v_in_k_ ? next->v : nullptr, elem},
           0);
     });
   }
@@ -354,6 +379,7 @@ class TileRun {
   const Io& io_;
   const Tile& t_;
   const int32_t heads_, rows_, stride_;
+  const bool v_in_k_;
   Scratch s_;
 };
 

@@ -39,7 +39,7 @@ ATTUNE_SIMD void add_outer_product(Vec (&acc)[MR][NV], X x, Y y) {
   }
 }
 
-// Row r's scores of NV vectors of keys: S[r][j] = sum_d Q[r][d] * Kt[d][j], d ascending.
+// Row r's scores of NV vectors of keys: S[r][v][j] = sum_d Q[r][d] * Kt[v][d][j], d ascending.
 template <int MR, int NV>
 ATTUNE_SIMD void score_block(const float* q, int32_t dim, const float* kt, float* s) {
   Vec acc[MR][NV];
@@ -50,18 +50,18 @@ ATTUNE_SIMD void score_block(const float* q, int32_t dim, const float* kt, float
     add_outer_product(
         acc, [&](int r) __attribute__((always_inline)) { return simd::set1(q[r * dim + d]); },
         [&](int v)
-            __attribute__((always_inline)) { return simd::load(kt + d * kBlock + v * kLanes); });
+            __attribute__((always_inline)) { return simd::load(kt + (v * dim + d) * kLanes); });
   ATTUNE_UNROLL for (int r = 0; r < MR; ++r) {
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) simd::store(s + r * kBlock + v * kLanes, acc[r][v]);
   }
 }
 
 struct ValueArgs {
-  const float* p;              // weights, row stride kBlock
-  const float* const* v_rows;  // by key
-  int begin, end;              // keys
-  const float* correction;     // by row; 0: o holds nothing yet
-  float* o;                    // row stride `stride`
+  const float* p;             // weights, row stride kBlock
+  const char* const* v_rows;  // by key, float32
+  int begin, end;             // keys
+  const float* correction;    // by row; 0: o holds nothing yet
+  float* o;                   // row stride `stride`
   int32_t stride;
   const char* const* next;  // V rows to read ahead, or null; of `elem` bytes an element
   int64_t elem;
@@ -78,12 +78,12 @@ ATTUNE_SIMD void value_block(const ValueArgs& a, int32_t column) {
     ATTUNE_UNROLL for (int v = 0; v < NV; ++v) acc[r][v] =
         fresh ? simd::zero() : simd::load(o + v * kLanes) * c;
   }
-  const float *p = a.p, *const *v_rows = a.v_rows;
+  const float* const p = a.p;
   for (int k = a.begin; k < a.end; ++k) {
     if (a.next)
       for (int64_t at = 0; at < NV * kLanes * a.elem; at += 64)
         _mm_prefetch(a.next[k] + column * a.elem + at, _MM_HINT_T0);
-    const float* row = v_rows[k] + column;
+    const float* row = reinterpret_cast<const float*>(a.v_rows[k]) + column;
     add_outer_product(
         acc, [&](int r) __attribute__((always_inline)) { return simd::set1(p[r * kBlock + k]); },
         [&](int v) __attribute__((always_inline)) { return simd::load(row + v * kLanes); });
@@ -104,9 +104,11 @@ inline constexpr int kWidth = MR == 1                   ? (kLanes == 8 ? 8 : 4)
 template <int MR, int NV>
 void score_rows(const float* q, int32_t dim, const float* kt, int vectors, float* s) {
   int v = 0;
-  for (; v + NV <= vectors; v += NV) score_block<MR, NV>(q, dim, kt + v * kLanes, s + v * kLanes);
+  for (; v + NV <= vectors; v += NV)
+    score_block<MR, NV>(q, dim, kt + int64_t{v} * dim * kLanes, s + v * kLanes);
   if constexpr (NV > 1)
-    if (v < vectors) score_rows<MR, NV / 2>(q, dim, kt + v * kLanes, vectors - v, s + v * kLanes);
+    if (v < vectors)
+      score_rows<MR, NV / 2>(q, dim, kt + int64_t{v} * dim * kLanes, vectors - v, s + v * kLanes);
 }
 
 template <int MR, int NV>
@@ -116,11 +118,13 @@ void value_rows(const ValueArgs& a, int32_t column) {
     if (column < a.stride) value_rows<MR, NV / 2>(a, column);
 }
 
-// fn.operator()<MR>(first row), in steps of 6 rows and one of the rest.
+inline constexpr int kRowGroup = 6;  // rows that share a pass over K or V
+
+// fn.operator()<MR>(first row), in steps of kRowGroup rows and one of the rest.
 template <typename Fn>
 ATTUNE_SIMD void for_row_groups(int32_t rows, Fn&& fn) {
   int32_t r = 0;
-  for (; r + 6 <= rows; r += 6) fn.template operator()<6>(r);
+  for (; r + kRowGroup <= rows; r += kRowGroup) fn.template operator()<kRowGroup>(r);
   switch (rows - r) {
     case 1:
       return fn.template operator()<1>(r);

@@ -19,11 +19,29 @@ int32_t keys_of(const Tile& t) {
   return std::max(0, t.kv_len - t.q_len + t.first_q + t.num_q);
 }
 
+int32_t divide_up(int32_t n, int32_t by) {
+  return (n + by - 1) / by;
+}
+
+// num_splits parts of whole blocks, about equal; untuned, split points at absolute positions.
+int32_t split_keys(int32_t kv_len, const Tuning& tuning) {
+  if (tuning.num_splits <= 0) return kSplit;
+  return std::max(1, divide_up(divide_up(kv_len, tuning.num_splits), kBlock)) * kBlock;
+}
+
+// Query heads of a tile: as many of a KV head's as there is room for, in parts of one size; its
+// queries fill the rest of the room.
+int32_t heads_per_tile(const Limits& limits) {
+  const int32_t group = limits.q_heads / limits.kv_heads;
+  if (limits.tuning.pack_gqa == Toggle::kOff) return 1;
+  return divide_up(group, divide_up(group, kMaxRows));
+}
+
 void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile>* tiles) {
   const int32_t q_len = b.q_indptr[s + 1] - b.q_indptr[s];
   const int32_t group = limits.q_heads / limits.kv_heads;
   const bool rows = reads_rows(b.path);
-  const int32_t heads = std::min(group, kMaxRows);
+  const int32_t heads = heads_per_tile(limits);
   const int32_t queries = std::max(1, kMaxRows / heads);
   for (int32_t q = 0; q < q_len; q += queries) {
     for (int32_t kv_head = 0; kv_head < limits.kv_heads; ++kv_head) {
@@ -39,7 +57,8 @@ void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile
                           .slots = rows ? nullptr : b.page_slots + b.page_indptr[s],
                           .first_row = rows ? b.kv_start[s] : 0,
                           .causal = b.causal,
-                          .tree_mask = b.tree_mask ? b.tree_mask + b.q_indptr[s] : nullptr});
+                          .tree_mask = b.tree_mask ? b.tree_mask + b.q_indptr[s] : nullptr,
+                          .split_keys = split_keys(b.kv_len[s], limits.tuning)});
     }
   }
 }
@@ -48,7 +67,8 @@ void add_tiles(const Batch& b, const Limits& limits, int32_t s, std::vector<Tile
 
 int64_t partial_area_floats(const Limits& limits, const Kernels& kernels) {
   const int64_t tiles = kSharesPerThread * limits.threads;
-  const int64_t splits = (int64_t{limits.max_kv_len} + kSplit - 1) / kSplit;
+  const int64_t splits = limits.tuning.num_splits > 0 ? limits.tuning.num_splits
+                                                      : divide_up(limits.max_kv_len, kSplit);
   const int64_t all = tiles * splits * kernels.partial_floats(kMaxRows, limits.v_dim);
   return std::min<int64_t>(all, kMaxPartialBytes / 4);
 }
@@ -79,11 +99,15 @@ void make_schedule(const Batch& batch, const Limits& limits, const Kernels& kern
   }
   const auto weight = [&](const WorkItem& item) {
     const Tile& t = out->tiles[item.tile];
-    const int64_t keys = item.split < 0 ? keys_of(t) : kSplit;
+    const int64_t keys = item.split < 0 ? keys_of(t) : std::min(t.split_keys, t.kv_len);
     return keys * t.num_q * t.num_heads;
   };
-  std::stable_sort(out->items.begin(), out->items.end(),
-                   [&](const WorkItem& a, const WorkItem& b) { return weight(a) > weight(b); });
+  // Not stable_sort, which allocates.
+  std::sort(out->items.begin(), out->items.end(), [&](const WorkItem& a, const WorkItem& b) {
+    const int64_t wa = weight(a), wb = weight(b);
+    if (wa != wb) return wa > wb;
+    return a.tile != b.tile ? a.tile < b.tile : a.split < b.split;
+  });
 }
 
 }  // namespace attune::attention::cpu
