@@ -1,5 +1,5 @@
 // Every model family against the logits that transformers computes for small random models
-// (tools/golden_families.py), whole and in chunks, prefilled and decoded.
+// (tools/golden_families.py, tools/golden_deepseek.py), whole and in chunks, prefilled and decoded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,10 @@ void expect_row(const LogprobEntry& got, const std::vector<double>& want) {
 struct Case {
   const char* file;    // below tests/golden/families
   const char* golden;  // whose logits
+  const char* logits = "families/logits.json";
 };
+
+constexpr char kDeepseek[] = "families/deepseek.json";
 
 class Family : public ::testing::TestWithParam<Case> {
  protected:
@@ -46,7 +49,7 @@ class Family : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(Family, LogitsAreThoseOfTransformers) {
-  const formats::Json golden = read_golden("families/logits.json");
+  const formats::Json golden = read_golden(GetParam().logits);
   const std::vector<TokenId> ids = ids_of(*golden.find("ids"));
   const formats::Json& rows = *golden.find("models")->find(GetParam().golden);
   const auto n = static_cast<int32_t>(ids.size());
@@ -82,7 +85,7 @@ TEST_P(Family, LogitsAreThoseOfTransformers) {
 // Decoding token by token gives what one prefill of the same tokens gives: across pages and
 // windows.
 TEST_P(Family, DecodeEqualsPrefill) {
-  const std::vector<TokenId> ids = ids_of(*read_golden("families/logits.json").find("ids"));
+  const std::vector<TokenId> ids = ids_of(*read_golden(GetParam().logits).find("ids"));
   auto engine = make_engine(options());
   ASSERT_TRUE(engine);
   const std::vector<TokenId> head(ids.begin(), ids.begin() + 5);
@@ -107,17 +110,21 @@ TEST_P(Family, DecodeEqualsPrefill) {
                 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Family,
-                         ::testing::Values(Case{"llama", "llama"}, Case{"llama.gguf", "llama"},
-                                           Case{"llama3", "llama3"},
-                                           Case{"llama_yarn", "llama_yarn"},
-                                           Case{"mistral", "mistral"}, Case{"qwen2", "qwen2"},
-                                           Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"}),
-                         [](const auto& info) {
-                           std::string name = info.param.file;
-                           for (char& c : name) c = c == '.' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Family,
+    ::testing::Values(Case{"llama", "llama"}, Case{"llama.gguf", "llama"}, Case{"llama3", "llama3"},
+                      Case{"llama_yarn", "llama_yarn"}, Case{"mistral", "mistral"},
+                      Case{"qwen2", "qwen2"}, Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"},
+                      Case{"deepseek_v2", "deepseek_v2", kDeepseek},
+                      Case{"deepseek_v2.gguf", "deepseek_v2", kDeepseek},
+                      Case{"deepseek_v2_groups", "deepseek_v2_groups", kDeepseek},
+                      Case{"deepseek_v3", "deepseek_v3", kDeepseek},
+                      Case{"deepseek_v3.gguf", "deepseek_v3", kDeepseek}),
+    [](const auto& info) {
+      std::string name = info.param.file;
+      for (char& c : name) c = c == '.' ? '_' : c;
+      return name;
+    });
 
 TEST(DummyWeights, RunFromAConfigAlone) {
   Options options;

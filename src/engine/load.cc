@@ -95,20 +95,27 @@ Result<LoadedEngine> load_engine(const Options& options) {
   sc.random_seed = options.random_seed;
   sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : ModelRunner::kInFlight;
 
+  attention::MlaPolicy mla;
+  if (resolution.mla)
+    mla = {.chunked_prefix = resolution.mla->chunked_prefix,
+           .capacity = resolution.mla->capacity,
+           .absorb_below = resolution.mla->absorb_below,
+           .one_path = resolution.mla->one_path};
+
   e.stream = e.device->create_stream();
   ATTUNE_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Decoder> decoder,
       model::Decoder::load(config, *e.model.weights,
                            {.act = resolution.activation_dtype,
                             .deterministic = options.enable_deterministic_inference,
-                            .max_tokens = sc.max_step_tokens()},
+                            .max_tokens = sc.max_step_tokens(),
+                            .mla_capacity = mla.capacity},
                            *e.device, *e.stream, ops::cpu_ops(e.device->info().isa),
                            log_progress(e.model.name)));
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
 
   RunnerConfig rc;
-  rc.geometry.layer = {config.num_kv_heads, config.head_dim, config.v_head_dim,
-                       resolution.kv_dtype};
+  rc.geometry.layer = model::kv_spec(config, resolution.kv_dtype);
   rc.geometry.layers = config.num_layers;
   rc.geometry.page_size = resolution.page_size;
   ATTUNE_ASSIGN_OR_RETURN(
@@ -116,6 +123,8 @@ Result<LoadedEngine> load_engine(const Options& options) {
   rc.max_seqs = sc.max_step_rows();
   rc.max_tokens = sc.max_step_tokens();
   rc.max_model_len = sc.max_model_len;
+  rc.mla_policy = mla;
+  rc.tuning = resolution.tuning;
   rc.deterministic = options.enable_deterministic_inference;
   ATTUNE_ASSIGN_OR_RETURN(
       e.runner, ModelRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));

@@ -24,16 +24,32 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
   r->router_ = &router;
   r->device_ = &device;
   r->stream_ = &stream;
-  r->limits_ = {.max_seqs = config.max_seqs,
-                .max_tokens = config.max_tokens,
-                .max_kv_len = config.max_model_len,
-                .q_heads = model.num_heads,
-                .kv_heads = model.num_kv_heads,
-                .qk_dim = model.head_dim,
-                .v_dim = model.v_head_dim,
-                .page_size = config.geometry.page_size,
-                .num_slots = config.num_slots,
-                .threads = device.info().threads};
+  const kv::LayerKvSpec& layer = config.geometry.layer;
+  const attention::Limits pages = {.max_seqs = config.max_seqs,
+                                   .max_tokens = config.max_tokens,
+                                   .max_kv_len = config.max_model_len,
+                                   .q_heads = model.num_heads,
+                                   .kv_heads = layer.kv_heads,
+                                   .qk_dim = layer.k_dim,
+                                   .v_dim = layer.v_dim,
+                                   .page_size = config.geometry.page_size,
+                                   .num_slots = config.num_slots,
+                                   .threads = device.info().threads,
+                                   .tuning = config.tuning};
+  // MLA's dense rows: every head has keys of its own.
+  attention::Limits rows = pages;
+  rows.kv_heads = model.num_heads;
+  rows.qk_dim = model.head_dim;
+  rows.v_dim = model.v_head_dim;
+  rows.page_size =
+      static_cast<int32_t>(std::max<int64_t>(config.max_tokens, config.mla_policy.capacity));
+  rows.num_slots = 1;
+  r->plan_maker_.emplace(device, pages, rows);
+  for (int i = 0; i < kInFlight; ++i)
+    r->batches_.emplace_back(StepBatches::Config{.page_size = config.geometry.page_size,
+                                                 .mla = layer.v_in_k,
+                                                 .mla_policy = config.mla_policy,
+                                                 .deterministic = config.deterministic});
   ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, device.allocate(r->kv_bytes(), "the KV pool"));
   // The layers' pieces of one page lie side by side: memory is touched a page at a time, not a huge
   // page in every layer.
@@ -64,78 +80,15 @@ Result<Launched> ModelRunner::launch(StepPlan plan) {
   auto result = std::make_shared<sched::StepResult>();
   result->id = shared->id;
   result->rows.resize(shared->rows.size());
-  Buffers& b = buffers_[shared->id % kInFlight];
-  fill(*shared, b);
-  for (Group& group : b.groups) ATTUNE_RETURN_IF_ERROR(route(group));
-  stream_->launch([this, shared, result, &b] {
-    const Status status = base::guarded([&] { execute(*shared, b, *result); });
+  StepBatches& batches = batches_[shared->id % kInFlight];
+  batches.fill(*shared);
+  ATTUNE_CHECK(static_cast<int32_t>(batches.ids.size()) <= config_.max_tokens);
+  ATTUNE_RETURN_IF_ERROR(batches.route(*router_, *plan_maker_));
+  stream_->launch([this, shared, result, &batches] {
+    const Status status = base::guarded([&] { execute(*shared, batches, *result); });
     if (!status.ok()) fail(*shared, status.message(), *result);
   });
   return Launched{shared, result, stream_->record()};
-}
-
-// Host arrays of the step: everything but the ids of decode rows, which only the device knows.
-void ModelRunner::fill(const StepPlan& plan, Buffers& b) const {
-  b.ids.clear();
-  b.positions.clear();
-  b.slot_mapping.clear();
-  for (Group& g : b.groups) {
-    g.q_indptr.assign(1, 0);
-    g.page_indptr.assign(1, 0);
-    g.kv_len.clear();
-    g.page_slots.clear();
-    g.batch = {};
-  }
-  const int32_t page = config_.geometry.page_size;
-  for (const StepRow& row : plan.rows) {
-    Group& g = b.groups[row.kind == RowKind::kPrefill ? 0 : 1];
-    const int32_t end = row.start + row.num_tokens;
-    ATTUNE_CHECK(static_cast<int64_t>(row.pages.size()) * page >= end);
-    if (g.kv_len.empty()) g.first_token = static_cast<int32_t>(b.ids.size());
-    for (int32_t i = 0; i < row.num_tokens; ++i) {
-      const int32_t position = row.start + i;
-      b.ids.push_back(row.kind == RowKind::kPrefill ? row.tokens[i] : -1);
-      b.positions.push_back(position);
-      b.slot_mapping.push_back(int64_t{row.pages[position / page].value} * page + position % page);
-    }
-    const int32_t used_pages = (end + page - 1) / page;
-    for (int32_t i = 0; i < used_pages; ++i) g.page_slots.push_back(row.pages[i].value);
-    g.page_indptr.push_back(static_cast<int32_t>(g.page_slots.size()));
-    g.q_indptr.push_back(g.q_indptr.back() + row.num_tokens);
-    g.kv_len.push_back(end);
-    g.batch.max_q_len = std::max(g.batch.max_q_len, row.num_tokens);
-    g.batch.max_kv_len = std::max(g.batch.max_kv_len, end);
-  }
-  ATTUNE_CHECK(static_cast<int32_t>(b.ids.size()) <= config_.max_tokens);
-  for (int i = 0; i < 2; ++i) {
-    Group& g = b.groups[i];
-    g.batch.phase = i == 0 ? attention::Phase::kPrefill : attention::Phase::kDecode;
-    g.batch.num_seqs = static_cast<int32_t>(g.kv_len.size());
-    g.batch.num_tokens = g.q_indptr.back();
-    g.batch.q_indptr = g.q_indptr.data();
-    g.batch.kv_len = g.kv_len.data();
-    g.batch.page_indptr = g.page_indptr.data();
-    g.batch.page_slots = g.page_slots.data();
-    g.batch.page_size = page;
-    g.batch.deterministic = config_.deterministic;
-  }
-}
-
-// Chooses the batch's backend and plans for it. Plans and workspaces are made once and kept.
-Status ModelRunner::route(Group& group) {
-  if (group.batch.num_tokens == 0) return {};
-  ATTUNE_ASSIGN_OR_RETURN(const attention::Choice choice, router_->route(group.batch));
-  group.plans.resize(router_->num_backends());
-  Group::Planned& planned = group.plans[choice.index];
-  if (!planned.plan) {
-    ATTUNE_ASSIGN_OR_RETURN(
-        planned.workspace,
-        device_->allocate(choice.backend->workspace_bytes(limits_), "attention scratch"));
-    planned.plan = choice.backend->make_plan(limits_, planned.workspace.data());
-  }
-  group.backend = choice.backend;
-  group.plan = planned.plan.get();
-  return group.backend->plan(group.batch, *group.plan);
 }
 
 void ModelRunner::admit(const sched::Admission& a) {
@@ -167,25 +120,20 @@ void ModelRunner::Place::count(TokenId token, bool output) {
 }
 
 // On the stream's thread.
-void ModelRunner::execute(const StepPlan& plan, Buffers& b, sched::StepResult& result) {
+void ModelRunner::execute(const StepPlan& plan, StepBatches& batches, sched::StepResult& result) {
   for (const sched::Admission& a : plan.admissions) admit(a);
   std::vector<int32_t> last_tokens;  // index of each row's last token
-  int32_t token = 0;
-  for (const StepRow& row : plan.rows) {
-    if (row.kind == RowKind::kDecode) b.ids[token] = places_[row.place.value].last_token;
-    token += row.num_tokens;
-    last_tokens.push_back(token - 1);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    const int32_t first = batches.first_token[i];
+    if (row.kind == RowKind::kDecode) batches.ids[first] = places_[row.place.value].last_token;
+    last_tokens.push_back(first + row.num_tokens - 1);
   }
-  std::vector<model::AttentionGroup> groups;
-  for (Group& g : b.groups) {
-    if (g.batch.num_tokens == 0) continue;
-    g.backend->plan_on(*g.plan, *stream_);
-    groups.push_back({g.backend, g.plan, g.first_token, g.batch.num_tokens});
-  }
-  decoder_->forward({.num_tokens = token,
-                     .ids = b.ids.data(),
-                     .positions = b.positions.data(),
-                     .slot_mapping = b.slot_mapping.data(),
+  const std::vector<model::AttentionGroup> groups = batches.plan_on(*stream_);
+  decoder_->forward({.num_tokens = static_cast<int32_t>(batches.ids.size()),
+                     .ids = batches.ids.data(),
+                     .positions = batches.positions.data(),
+                     .slot_mapping = batches.slot_mapping.data(),
                      .groups = groups,
                      .kv = kv_views_},
                     *stream_);

@@ -4,14 +4,15 @@
 // device's stream.
 #pragma once
 
-#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "attention/route.h"
 #include "device/device.h"
+#include "engine/step_batches.h"
 #include "kv/layout/layout.h"
 #include "model/decoder.h"
 #include "ops/sample/sample.h"
@@ -25,6 +26,8 @@ struct RunnerConfig {
   int32_t max_seqs = 0;    // places
   int32_t max_tokens = 0;  // of one step
   int32_t max_model_len = 0;
+  attention::MlaPolicy mla_policy;  // of MLA models
+  attention::Tuning tuning;
   bool deterministic = false;
 };
 
@@ -72,30 +75,9 @@ class ModelRunner final : public Runner {
     std::unordered_map<TokenId, int32_t> count_index;
     void count(TokenId token, bool output);
   };
-  // The sequences of one phase, as attention::Batch points to them.
-  struct Group {
-    std::vector<int32_t> q_indptr, kv_len, page_indptr, page_slots;
-    attention::Batch batch;
-    struct Planned {
-      std::unique_ptr<attention::Plan> plan;
-      device::Buffer workspace;
-    };
-    std::vector<Planned> plans;  // by the router's index of a backend, made on first use
-    const attention::Backend* backend = nullptr;  // what serves the present batch
-    attention::Plan* plan = nullptr;
-    int32_t first_token = 0;
-  };
-  // One per step in flight, reused.
-  struct Buffers {
-    std::vector<int32_t> ids, positions;
-    std::vector<int64_t> slot_mapping;
-    std::array<Group, 2> groups;  // prefill, decode
-  };
 
   ModelRunner() = default;
-  void fill(const sched::StepPlan& plan, Buffers& b) const;
-  Status route(Group& group);
-  void execute(const sched::StepPlan& plan, Buffers& b, sched::StepResult& result);
+  void execute(const sched::StepPlan& plan, StepBatches& batches, sched::StepResult& result);
   void fail(const sched::StepPlan& plan, const std::string& error, sched::StepResult& result);
   void admit(const sched::Admission& admission);
   void sample_rows(const sched::StepPlan& plan, const std::vector<int32_t>& last_tokens,
@@ -109,13 +91,13 @@ class ModelRunner final : public Runner {
   attention::Router* router_ = nullptr;
   device::Device* device_ = nullptr;
   device::Stream* stream_ = nullptr;
-  attention::Limits limits_;
   device::Buffer kv_pool_;  // [slots, layers, piece]
   std::vector<kv::PagedKvView> kv_views_;
   device::Buffer logits_;  // [kMaxLogitRows, vocab]
   std::vector<Place> places_;
   std::vector<ops::Sampler> samplers_;  // one per worker
-  std::array<Buffers, kInFlight> buffers_;
+  std::optional<PlanMaker> plan_maker_;
+  std::vector<StepBatches> batches_;  // [kInFlight], by the step's number
 };
 
 }  // namespace attune::engine
