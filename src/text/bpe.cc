@@ -151,15 +151,16 @@ void Bpe::add_scored_merges(const VocabData& data, const StringArena& spellings)
   for (const Found& f : found) put_merge(f.left, f.right, f.rank, f.whole);
 }
 
-void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
+void Bpe::encode(std::string_view piece, size_t most, Scratch& scratch,
+                 std::vector<TokenId>& out) const {
   const TokenId id = piece.size() <= longest_ ? by_piece_.find(piece) : -1;
-  if (id < 0) return merge_piece(piece, scratch, out);
+  if (id < 0) return merge_piece(piece, most, scratch, out);
   if (ignore_merges_) return out.push_back(id);
   std::atomic<uint8_t>& whole = whole_[static_cast<size_t>(id)];
   const uint8_t known = whole.load(std::memory_order_relaxed);
   if (known == 1) return out.push_back(id);
   const size_t before = out.size();
-  merge_piece(piece, scratch, out);
+  merge_piece(piece, SIZE_MAX, scratch, out);
   if (known == 0) {
     const bool is_whole = out.size() == before + 1 && out.back() == id;
     whole.store(is_whole ? 1 : 2, std::memory_order_relaxed);
@@ -200,10 +201,16 @@ void Bpe::split_symbols(std::string_view piece, std::vector<Symbol>& symbols) co
   }
 }
 
-void Bpe::merge_piece(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
+void Bpe::merge_piece(std::string_view piece, size_t most, Scratch& scratch,
+                      std::vector<TokenId>& out) const {
   std::vector<Symbol>& symbols = scratch.symbols;
   split_symbols(piece, symbols);
   if (symbols.empty()) return;
+  // A symbol is a byte at least, so that no token is made of more than longest_ of them.
+  if (longest_ > 0 && symbols.size() / longest_ > most) {
+    for (size_t i = 0; i <= most; ++i) out.push_back(symbols[i].id);
+    return;
+  }
   for (size_t i = 0; i + 1 < symbols.size(); ++i) {
     const Merge* merge = find_merge(symbols[i].id, symbols[i + 1].id);
     symbols[i].rank = merge ? merge->rank : kNoRank;

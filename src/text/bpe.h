@@ -37,8 +37,10 @@ class Bpe {
     std::vector<uint64_t> heap;
   };
 
-  // Appends the ids of one piece. Time is n log n in its length. REQUIRES: valid UTF-8.
-  void encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
+  // Appends the ids of one piece; where they are more than `most`, maybe others in their place, as
+  // many as that at least and one. Time is n log n in its length. REQUIRES: valid UTF-8.
+  void encode(std::string_view piece, size_t most, Scratch& scratch,
+              std::vector<TokenId>& out) const;
 
   // No merge joins another character with a U+2581 after it, so a text may be cut before each run
   // of them.
@@ -62,7 +64,8 @@ class Bpe {
 
   void split_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
   void push_unknown(std::vector<Symbol>& symbols) const;
-  void merge_piece(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
+  void merge_piece(std::string_view piece, size_t most, Scratch& scratch,
+                   std::vector<TokenId>& out) const;
   void merge_short(std::vector<Symbol>& symbols) const;
   void merge_long(Scratch& scratch) const;
 

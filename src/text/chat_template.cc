@@ -186,14 +186,17 @@ Result<Prompt> ChatTemplate::render(const ChatRequest& request) const {
   return *first_error;
 }
 
-std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Segment> segments) {
+std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Segment> segments,
+                                   size_t max_tokens) {
   std::string text;
   std::vector<ByteRange> literal;
   for (const Segment& segment : segments) {
     if (!segment.trusted) literal.push_back({text.size(), text.size() + segment.text.size()});
     text += segment.text;
   }
-  return tokenizer.encode(text, {.parse_special = true, .add_special_tokens = false}, literal);
+  const EncodeOptions options{
+      .parse_special = true, .add_special_tokens = false, .max_tokens = max_tokens};
+  return tokenizer.encode(text, options, literal);
 }
 
 }  // namespace attune::text

@@ -99,7 +99,8 @@ class ChatTemplate {
 // The ids of a rendered prompt. Special tokens are recognised only where their whole text is
 // trusted; the text between them is encoded as one piece, across segment borders. So it equals
 // encoding the joined text with special tokens on whenever no request text takes part in one. Adds
-// no BOS or EOS: the template writes its own.
-std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Segment> segments);
+// no BOS or EOS: the template writes its own. max_tokens: as in EncodeOptions.
+std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Segment> segments,
+                                   size_t max_tokens = 0);
 
 }  // namespace attune::text

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "formats/gguf_tokens.h"
 #include "text/loaders.h"
 #include "text/unicode.h"
 
@@ -81,20 +82,9 @@ Status read_ids(const GgufFile& file, VocabData& data) {
   for (TokenId id : {eot, eom}) {
     if (id >= 0) data.end_of_turn.push_back(id);
   }
+  const std::vector<TokenId> ends = formats::turn_end_tokens(file);
+  data.end_of_turn.insert(data.end_of_turn.end(), ends.begin(), ends.end());
   return {};
-}
-
-// Files often lack eot_token_id; these control tokens end a turn in every model that has them.
-void find_end_of_turn(VocabData& data) {
-  constexpr std::string_view kNames[] = {
-      "<|eot_id|>",      "<|im_end|>",    "<|end|>",    "<end_of_turn>",
-      "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
-  for (const AddedToken& token : data.added) {
-    if (token.special &&
-        std::find(std::begin(kNames), std::end(kNames), token.text) != std::end(kNames)) {
-      data.end_of_turn.push_back(token.id);
-    }
-  }
 }
 
 Status read_framing(const GgufFile& file, VocabData& data, bool bos_by_default) {
@@ -215,7 +205,6 @@ Result<VocabData> vocab_from_gguf(const GgufFile& file) {
   ATTUNE_RETURN_IF_ERROR(read_tokens(file, data));
   ATTUNE_RETURN_IF_ERROR(read_ids(file, data));
   collect_added(data);
-  find_end_of_turn(data);
   ATTUNE_RETURN_IF_ERROR(*model == "gpt2" ? read_byte_level(file, data)
                                           : read_sentencepiece(file, data));
   ATTUNE_RETURN_IF_ERROR(read_templates(file, data));

@@ -15,9 +15,10 @@ struct Tokenizer::Impl {
   explicit Impl(VocabData vocab) : data(std::move(vocab)) {}
 
   Status build();
-  void encode_text(std::string_view text, bool at_start, Bpe::Scratch& scratch,
+  // Both may stop once there are more than `most` ids.
+  void encode_text(std::string_view text, bool at_start, size_t most, Bpe::Scratch& scratch,
                    std::vector<TokenId>& out) const;
-  void encode_pieces(std::string_view text, bool at_start, Bpe::Scratch& scratch,
+  void encode_pieces(std::string_view text, bool at_start, size_t most, Bpe::Scratch& scratch,
                      std::vector<TokenId>& out) const;
 
   VocabData data;  // its views are dropped by build()
@@ -82,6 +83,13 @@ std::string make_valid(std::string_view text, std::vector<ByteRange>& literal) {
   return out;
 }
 
+std::string valid_utf8(std::string_view bytes) {
+  std::string pending, out;
+  append_lossy(pending, bytes, out);
+  if (!pending.empty()) out += kReplacement;
+  return out;
+}
+
 std::optional<TokenId> optional_id(TokenId id) {
   return id < 0 ? std::nullopt : std::optional<TokenId>(id);
 }
@@ -133,29 +141,34 @@ Status Tokenizer::Impl::build() {
 }
 
 // `text` holds no raw added tokens.
-void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, Bpe::Scratch& scratch,
-                                  std::vector<TokenId>& out) const {
+void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, size_t most,
+                                  Bpe::Scratch& scratch, std::vector<TokenId>& out) const {
   std::string storage;
   text = rewrite(data.normalizers, text, at_start, storage);
   size_t done = 0;
   if (!normalized_added.empty()) {
     while (const auto match = normalized_added.find(text, done, true, {})) {
-      encode_pieces(text.substr(done, match->begin - done), at_start && done == 0, scratch, out);
+      encode_pieces(text.substr(done, match->begin - done), at_start && done == 0, most, scratch,
+                    out);
+      if (out.size() > most) return;
       out.push_back(match->id);
       done = match->end;
     }
   }
-  encode_pieces(text.substr(done), at_start && done == 0, scratch, out);
+  encode_pieces(text.substr(done), at_start && done == 0, most, scratch, out);
 }
 
-void Tokenizer::Impl::encode_pieces(std::string_view text, bool at_start, Bpe::Scratch& scratch,
-                                    std::vector<TokenId>& out) const {
+void Tokenizer::Impl::encode_pieces(std::string_view text, bool at_start, size_t most,
+                                    Bpe::Scratch& scratch, std::vector<TokenId>& out) const {
   std::string storage;
   text = rewrite(data.pre_rewrites, text, at_start, storage);
   if (text.empty()) return;
   std::vector<std::string_view> pieces = {text};
   for (const SplitStep& step : data.splits) apply_split(step, pieces);
-  for (std::string_view piece : pieces) bpe->encode(piece, scratch, out);
+  for (std::string_view piece : pieces) {
+    if (out.size() > most) return;
+    bpe->encode(piece, most - out.size(), scratch, out);
+  }
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
@@ -172,20 +185,25 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions opti
     text = valid;
     literal = moved;
   }
+  // One more, as a second BOS may go.
+  const size_t most = options.max_tokens > 0 ? options.max_tokens + 1 : SIZE_MAX;
   std::vector<TokenId> out;
-  out.reserve(text.size() / 3 + 8);
+  out.reserve(std::min(text.size() / 3, most) + 8);
   if (options.add_special_tokens) out = impl_->data.prefix;
   const size_t prefix = out.size();
   Bpe::Scratch scratch;
   size_t done = 0;
   while (const auto match = impl_->raw_added.find(text, done, options.parse_special, literal)) {
     if (match->begin > done) {
-      impl_->encode_text(text.substr(done, match->begin - done), done == 0, scratch, out);
+      impl_->encode_text(text.substr(done, match->begin - done), done == 0, most, scratch, out);
     }
+    if (out.size() > most) break;
     out.push_back(match->id);
     done = match->end;
   }
-  if (done < text.size()) impl_->encode_text(text.substr(done), done == 0, scratch, out);
+  if (done < text.size() && out.size() <= most) {
+    impl_->encode_text(text.substr(done), done == 0, most, scratch, out);
+  }
   // One BOS is enough, whoever wrote it.
   const TokenId bos = impl_->data.bos;
   if (prefix > 0 && bos >= 0 && out[prefix - 1] == bos && out.size() > prefix &&
@@ -205,14 +223,14 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) c
   }
   std::string_view rest = bytes;
   if (impl_->data.strip_leading_space && rest.starts_with(' ')) rest.remove_prefix(1);
-  std::string pending, out;
-  append_lossy(pending, rest, out);
-  if (!pending.empty()) out += kReplacement;
-  return out;
+  return valid_utf8(rest);
 }
 
 std::string_view Tokenizer::token_bytes(TokenId id) const {
   return id >= 0 && id < vocab_size() ? impl_->bytes[static_cast<size_t>(id)] : std::string_view();
+}
+std::string Tokenizer::token_string(TokenId id) const {
+  return valid_utf8(token_bytes(id));
 }
 std::string_view Tokenizer::token_text(TokenId id) const {
   return id >= 0 && id < vocab_size() ? impl_->spellings[static_cast<size_t>(id)]

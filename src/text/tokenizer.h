@@ -29,6 +29,9 @@ struct EncodeOptions {
   // True: what the model's own tokenizer puts around a text (BOS, seldom EOS) is added. A text that
   // already begins with the BOS token gets no second one. False for what a chat template rendered.
   bool add_special_tokens = true;
+  // 0: none. Else encoding may stop once there are more ids than this: the result then has more,
+  // but not all. For a text that is of no use beyond so many; saves the time of the rest.
+  size_t max_tokens = 0;
 };
 
 // Bytes [begin, end) of a text.
@@ -70,6 +73,9 @@ class Tokenizer {
   // The bytes the token stands for: "▁the" is " the", <0x0A> is "\n", a special token its own
   // text. Empty for ids outside the vocabulary. Valid as long as the tokenizer.
   std::string_view token_bytes(TokenId id) const;
+  // The same as valid UTF-8, with U+FFFD where a character is not whole. What decode() would give,
+  // but a space in front stays.
+  std::string token_string(TokenId id) const;
   // The token as its vocabulary spells it ("Ġthe", "▁the", "<0x0A>").
   std::string_view token_text(TokenId id) const;
   // A control token: not text; decode(skip_special) leaves it out.

@@ -266,5 +266,49 @@ TEST(SmolLm2, GoldenPrompts) {
   EXPECT_THAT((*t)->chat_template(), HasSubstr("<|im_start|>"));
 }
 
+// Long texts that cannot fit are not encoded to their end: pieces of any kind, one piece for all,
+// and special tokens. Shorter ones are encoded as ever, a second BOS included.
+TEST(Tokenizer, EncodingStopsBeyondTheLimit) {
+  const auto repeat = [](std::string_view unit, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += unit;
+    return text;
+  };
+  const std::string word = repeat("a", 100'000), words = repeat(" hello", 20'000),
+                    specials = repeat("<|im_start|>", 10'000), twice = "<|bos|>hello hello hello";
+  for (VocabData (*make)() : {&byte_level_data, &sentencepiece_data}) {
+    const auto tokenizer = Tokenizer::create(make());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+    for (const std::string& text : {word, words, specials, twice, std::string("hello")}) {
+      const auto all = (*tokenizer)->encode(text);
+      for (const size_t limit : {size_t{1}, size_t{2}, size_t{5}, size_t{1000}, all.size() - 1,
+                                 all.size(), all.size() + 1}) {
+        if (limit == 0) continue;
+        const auto ids = (*tokenizer)->encode(text, {.max_tokens = limit});
+        if (all.size() <= limit) {
+          EXPECT_EQ(ids, all) << limit;
+        } else {
+          EXPECT_GT(ids.size(), limit);
+        }
+      }
+      // Not all of the work is done: what comes back is hardly longer than asked for.
+      if (all.size() > 5000) {
+        EXPECT_LT((*tokenizer)->encode(text, {.max_tokens = 5}).size(), 30u);
+      }
+    }
+  }
+}
+
+// decode() takes the space that SentencePiece puts in front of a text off; a token has it for good.
+TEST(Tokenizer, ATokensStringKeepsItsSpace) {
+  const auto tokenizer = Tokenizer::create(sentencepiece_data());
+  ASSERT_TRUE(tokenizer.ok());
+  const auto id = (*tokenizer)->find_token("\u2581hello");
+  ASSERT_TRUE(id);
+  EXPECT_EQ((*tokenizer)->token_string(*id), " hello");
+  EXPECT_EQ((*tokenizer)->token_string(3 + 0xE2), "\uFFFD");
+  EXPECT_EQ((*tokenizer)->token_string(-1), "");
+}
+
 }  // namespace
 }  // namespace attune::text
