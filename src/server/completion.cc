@@ -4,6 +4,9 @@
 #include <chrono>
 #include <iterator>
 
+#include "base/guard.h"
+#include "base/log.h"
+
 namespace attune::server {
 
 EventQueue::EventQueue(std::function<void()> wake) : shared_(std::make_shared<Shared>()) {
@@ -32,7 +35,11 @@ void EventQueue::pump() {
     items.swap(shared_->items);
   }
   for (auto& item : items) {
-    if (auto owner = item.owner.lock()) owner->deliver(item.choice, std::move(item.event));
+    auto owner = item.owner.lock();
+    if (!owner) continue;
+    const Status status =
+        base::guarded([&] { owner->deliver(item.choice, std::move(item.event)); });
+    if (!status.ok()) owner->break_off(item.choice, status.message());
   }
 }
 
@@ -173,6 +180,19 @@ void Completion::deliver(int32_t index, TokenEvent event) {
   }
   const auto keep_alive = shared_from_this();
   on_delta_(std::move(delta));
+}
+
+// The choice's state is not to be trusted any more.
+void Completion::break_off(int32_t index, const std::string& why) {
+  base::log_error("an answer's delivery failed: ", why);
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  const Status status = base::guarded([&] {
+    if (!choice.done) --running_;
+    choice.done = true;
+    engine_.abort(choice.request);
+    on_delta_({.choice = index, .finish = FinishReason::kError, .error = why});
+  });
+  if (!status.ok()) base::log_error("... and so did telling of it: ", status.message());
 }
 
 void Completion::add_text(Choice& choice, TokenEvent& event, ChoiceDelta& delta) {

@@ -124,6 +124,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Completion(Engine& engine, OnDelta on_delta) : engine_(engine), on_delta_(std::move(on_delta)) {}
   Status submit(const CompletionSpec& spec, const text::Tokenizer& tokenizer, EventQueue& queue);
   void deliver(int32_t index, TokenEvent event);
+  void break_off(int32_t index, const std::string& why);
   void add_text(Choice& choice, TokenEvent& event, ChoiceDelta& delta);
   void finish_text(Choice& choice, const TokenEvent& event, ChoiceDelta& delta);
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "server/testing/fake_engine.h"
 
 namespace attune::server {
@@ -171,6 +173,24 @@ TEST_F(CompletionTest, StopsDoNotDependOnHowTokensArrive) {
 
 TEST_F(CompletionTest, WaitEndsWithoutEvents) {
   EXPECT_FALSE(queue.wait_and_pump(0.01));
+}
+
+TEST_F(CompletionTest, WhatAConsumerThrowsEndsItsAnswerOnly) {
+  engine.reply = [](const Request&) { return ids("hello"); };
+  std::string error;
+  int calls = 0;
+  auto broken = Completion::start(engine, *tokenizer, spec(), queue, [&](ChoiceDelta delta) {
+    if (++calls == 1) throw std::bad_alloc();
+    error = delta.error;
+    EXPECT_EQ(delta.finish, FinishReason::kError);
+  });
+  ASSERT_TRUE(broken.ok());
+  run(spec("other"));
+  EXPECT_EQ(choices[0].usage.completion_tokens, 100);
+  while (!(*broken)->done()) ASSERT_TRUE(queue.wait_and_pump(10));
+  EXPECT_EQ(error, "out of memory");
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(engine.wait_until_idle());
 }
 
 }  // namespace

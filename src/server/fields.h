@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -73,7 +74,9 @@ Field<T> number_field(std::string name, Range range, Get get) {
   return {std::move(name), [get, range](T& object, const formats::Json& value) {
             double number = 0;
             auto fault = read_number(value, range, number);
-            if (!fault) get(object) = static_cast<float>(number);
+            if (fault) return fault;
+            float& out = get(object) = static_cast<float>(number);
+            if (range.open_low && out <= range.low) out = std::numeric_limits<float>::min();
             return fault;
           }};
 }

@@ -1,5 +1,6 @@
 #include "server/generation_session.h"
 
+#include "base/guard.h"
 #include "base/log.h"
 
 namespace attune::server {
@@ -16,11 +17,14 @@ struct Parsed {
 
 Parsed parse(const Model& model, int32_t token_limit, Form form, const std::string& body) {
   Parsed parsed;
-  GenerationRequest request;
-  parsed.error = parse_generation(form, body, request);
-  if (!parsed.error) {
-    parsed.error = prepare(model, token_limit, std::move(request), parsed.prepared);
-  }
+  const Status status = base::guarded([&] {
+    GenerationRequest request;
+    parsed.error = parse_generation(form, body, request);
+    if (!parsed.error) {
+      parsed.error = prepare(model, token_limit, std::move(request), parsed.prepared);
+    }
+  });
+  if (!status.ok()) parsed.error = to_api_error(status);
   return parsed;
 }
 
@@ -48,20 +52,19 @@ void GenerationSession::start(Context& context, Form form, HttpRequest request,
   const auto go_on = [](const std::shared_ptr<GenerationSession>& s, Parsed parsed) {
     if (s->over_) return;
     if (parsed.error) return s->fail(*parsed.error);
-    s->begin(std::move(parsed.prepared));
+    const Status status = base::guarded([&] { s->begin(std::move(parsed.prepared)); });
+    if (!status.ok()) s->fail(to_api_error(status));
   };
   if (request.body.size() < kLongBody) {
     return go_on(session, parse(context.model, context.token_limit, form, request.body));
   }
-  context.worker->post([session = std::move(session), form, body = std::move(request.body),
-                        model = context.model, limit = context.token_limit, loop = context.loop,
-                        go_on]() mutable {
-    auto parsed = std::make_shared<Parsed>(parse(model, limit, form, body));
-    // The session belongs to the loop: the last reference must not end here.
-    loop->post([session = std::move(session), parsed = std::move(parsed), go_on] {
-      go_on(session, std::move(*parsed));
-    });
-  });
+  auto parsed = std::make_shared<Parsed>();
+  context.worker->post([parsed, form, body = std::move(request.body), model = context.model,
+                        limit = context.token_limit] { *parsed = parse(model, limit, form, body); },
+                       [session = std::move(session), parsed, go_on](const Status& worked) {
+                         if (!worked.ok()) parsed->error = to_api_error(worked);
+                         go_on(session, std::move(*parsed));
+                       });
 }
 
 GenerationSession::GenerationSession(Context& context, std::shared_ptr<Exchange> exchange,
@@ -89,8 +92,7 @@ void GenerationSession::begin(Prepared prepared) {
         context_.loop->after(limit - seconds_since(arrival_), [weak = weak_from_this(), limit] {
           auto self = weak.lock();
           if (!self || self->over_) return;
-          ++self->context_.metrics.aborted;
-          self->fail(time_limit_error(limit));
+          self->fail(time_limit_error(limit), &Metrics::aborted);
         });
   }
   if (!prepared_.request.stream) return;
@@ -100,6 +102,7 @@ void GenerationSession::begin(Prepared prepared) {
        "text/event-stream; charset=utf-8",
        "",
        {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}}});
+  streaming_ = true;
 }
 
 std::unique_ptr<Answer> GenerationSession::make_answer() {
@@ -136,11 +139,8 @@ void GenerationSession::on_delta(ChoiceDelta delta) {
     return fail({500, "generation failed: " + delta.error, "", "internal_error"});
   }
   if (delta.finish == FinishReason::kAbort) {
-    ++context_.metrics.aborted;
-    return fail({503,
-                 "the request was aborted: " +
-                     (delta.error.empty() ? "the server is shutting down" : delta.error),
-                 "", "aborted"});
+    const std::string why = delta.error.empty() ? "the server is shutting down" : delta.error;
+    return fail({503, "the request was aborted: " + why, "", "aborted"}, &Metrics::aborted);
   }
   state.usage = delta.usage;
   if (delta.finish != FinishReason::kNone) {
@@ -224,11 +224,11 @@ void GenerationSession::finish() {
   release();
 }
 
-void GenerationSession::fail(const ApiError& error) {
+void GenerationSession::fail(const ApiError& error, uint64_t Metrics::*count) {
   const auto self = shared_from_this();
-  ++context_.metrics.refused;
+  ++(context_.metrics.*count);
   log_end(error.message.c_str());
-  if (prepared_.request.stream && completion_) {
+  if (streaming_) {
     std::string events;
     append_event(to_json(error), events);
     exchange_->write(events + "data: [DONE]\n\n");

@@ -38,7 +38,8 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   void measure(const ChoiceDelta& delta, ChoiceState& state);
   void flush();  // sends what is worth it and fits
   void finish();
-  void fail(const ApiError& error);
+  // Counted once: refused, or given up by a time limit or a shutdown (aborted).
+  void fail(const ApiError& error, uint64_t Metrics::*count = &Metrics::refused);
   void release();  // no callback comes any more; ends what still runs
   void log_end(const char* how) const;
 
@@ -53,6 +54,7 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   size_t finished_ = 0;  // choices
   size_t sent_ = 0;      // choices whose end has been sent
   Loop::Timer timeout_;
+  bool streaming_ = false;  // the head of a stream has gone out
   bool over_ = false;
 };
 

@@ -114,6 +114,7 @@ struct HttpOptions {
   double idle_timeout = 75;   // seconds that a connection may rest between requests
   double write_timeout = 60;  // seconds without the client taking a byte of what waits for it
   size_t max_connections = 4096;
+  size_t max_held_bytes = 512 << 20;   // of all requests that are being read or answered
   size_t high_water_bytes = 64 << 10;  // unsent bytes from which a stream is not writable
 };
 

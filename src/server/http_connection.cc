@@ -49,6 +49,7 @@ void Connection::close() {
   socket_.close(ignored);
   timer_.reset();
   if (exchange_) exchange_->lost();
+  let_go();
   host_->on_gone(this);
 }
 
@@ -70,6 +71,10 @@ void Connection::on_read_timeout() {
 
 void Connection::wait_readable() {
   if (closed_ || reading_) return;
+  if (half_closed_) {
+    if (!exchange_ && !writing_) close();  // all that was asked is answered
+    return;
+  }
   if (!parser_ && in_.size() >= kMaxPipelined) return;  // next_request() goes on
   reading_ = true;
   socket_.async_wait(asio::socket_base::wait_read, [self = shared_from_this()](error_code error) {
@@ -85,16 +90,45 @@ void Connection::on_readable() {
   error_code error;
   const size_t n = socket_.read_some(asio::buffer(scratch), error);
   if (error == asio::error::would_block) return wait_readable();
-  if (error == asio::error::eof && !exchange_ && writing_) {
-    last_ = true;  // the client sends no more, but may still read the answer
-    return;
-  }
+  if (error == asio::error::eof && (exchange_ || writing_)) return on_half_closed();
   if (error) return close();
   if (!last_) {
+    if (!exchange_ && !hold(n)) return;
     in_.append(scratch.data(), n);
     advance();
   }
   wait_readable();
+}
+
+// The client sends no more, but may still read the answer: or it has gone, which looks the same
+// until it is sent something. So it is: what a stream writes anyway, or else "100 Continue", which
+// every client of HTTP/1.1 reads over (RFC 9110, 15.2). One that has gone answers with a reset.
+void Connection::on_half_closed() {
+  half_closed_ = true;
+  if (exchange_ && !exchange_->may_probe()) return close();
+  if (exchange_ && !exchange_->streaming()) send("HTTP/1.1 100 Continue\r\n\r\n");
+  if (closed_) return;
+  socket_.async_wait(asio::socket_base::wait_error,
+                     [self = shared_from_this()](error_code) { self->close(); });
+}
+
+// What is read of requests, and their bodies until they are answered, counts for the memory that
+// all connections may have. False: there was too little, the request is refused.
+bool Connection::hold(size_t bytes) {
+  if (host_->held_bytes + bytes > host_->options.max_held_bytes) {
+    refuse(host_->handler.refusal(
+        503,
+        "the requests being served leave no memory for the body of this one; try again later"));
+    wait_readable();
+    return false;
+  }
+  held_ += bytes;
+  host_->held_bytes += bytes;
+  return true;
+}
+
+void Connection::let_go() {
+  host_->held_bytes -= std::exchange(held_, 0);
 }
 
 void Connection::advance() {
@@ -149,6 +183,8 @@ void Connection::refuse(HttpResponse response) {
   keep_alive_ = false;
   timer_.reset();
   in_.clear();
+  parser_.reset();
+  let_go();
   send(format_head(response, false, true, response.body.size()) + response.body);
 }
 
@@ -201,6 +237,7 @@ void Connection::finish_exchange() {
 }
 
 void Connection::next_request() {
+  let_go();
   parser_.emplace(host_->options.max_header_bytes, host_->options.max_body_bytes);
   arm(host_->options.idle_timeout, &Connection::on_read_timeout);
   advance();

@@ -21,6 +21,7 @@ struct ConnectionHost {
   HttpOptions options;
   HttpHandler& handler;
   bool stopping = false;
+  size_t held_bytes = 0;  // by all connections
   std::function<void(Connection*)> on_gone;
 };
 
@@ -41,6 +42,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void wait_readable();
   void on_readable();
+  void on_half_closed();
+  bool hold(size_t bytes);
+  void let_go();
   void advance();     // parses what has been read, as long as no exchange is running
   bool check_head();  // false: refused
   void dispatch();
@@ -60,13 +64,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_;  // sent up to sent_
   std::string out_;      // goes after it
   size_t sent_ = 0;
+  size_t held_ = 0;                      // this connection's share of the host's
   std::optional<RequestParser> parser_;  // of the request that is being read
   Clock::time_point arrival_;
   bool keep_alive_ = true;
-  bool reading_ = false;    // a wait for the socket is pending
-  bool writing_ = false;    // a write is pending
-  bool last_ = false;       // no further request is read
-  bool lingering_ = false;  // shut down; only waiting for the client's end
+  bool reading_ = false;      // a wait for the socket is pending
+  bool writing_ = false;      // a write is pending
+  bool last_ = false;         // no further request is read
+  bool half_closed_ = false;  // the client sends no more, but what it sent is answered
+  bool lingering_ = false;    // shut down; only waiting for the client's end
   bool closed_ = false;
   ConnectionExchange* exchange_ = nullptr;  // the running one; it owns a reference to this
   Loop::Timer timer_;

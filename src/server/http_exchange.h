@@ -21,7 +21,9 @@ class ConnectionExchange : public Exchange {
   bool closed() const override { return state_ == State::kLost; }
 
   // From the connection:
-  void lost();     // it is gone
+  bool streaming() const { return state_ == State::kStreaming; }
+  bool may_probe() const { return http11_ || streaming(); }  // HTTP/1.0 knows no 1xx
+  void lost();                                               // it is gone
   void drained();  // its unsent bytes are below the mark again
 
  private:

@@ -7,6 +7,8 @@
 #include <future>
 
 #include "base/check.h"
+#include "base/guard.h"
+#include "base/log.h"
 #include "server/asio_loop.h"
 #include "server/http.h"
 
@@ -15,7 +17,14 @@ namespace attune::server {
 namespace asio = boost::asio;
 
 Loop::Loop() : impl_(std::make_unique<Impl>()) {
-  impl_->thread = std::thread([this] { impl_->io.run(); });
+  impl_->thread = std::thread([this] {
+    for (;;) {
+      const Status status = base::guarded([this] { impl_->io.run(); });
+      if (status.ok()) return;
+      // What the task held is let go: an exchange then answers 500 or breaks its stream.
+      base::log_error("a task of the HTTP loop failed: ", status.message());
+    }
+  });
 }
 
 Loop::~Loop() {

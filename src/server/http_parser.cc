@@ -54,8 +54,12 @@ RequestParser::State RequestParser::read(std::string& in) {
   while (!parser.is_done()) {
     if (in.empty()) return State::kNeedMore;
     // No chunked body ends in fewer bytes, and Beast asserts so when it sees the last chunk again.
-    constexpr size_t kLastChunk = std::string_view("0\r\n\r\n").size();
-    if (head_seen_ && parser.chunked() && in.size() < kLastChunk) return State::kNeedMore;
+    // What cannot be part of the end is refused at once.
+    constexpr std::string_view kLastChunk = "0\r\n\r\n";
+    const bool may_be_end = kLastChunk.find(in[0]) != std::string_view::npos;
+    if (head_seen_ && parser.chunked() && may_be_end && in.size() < kLastChunk.size()) {
+      return State::kNeedMore;
+    }
     boost::system::error_code error;
     const size_t used = parser.put(boost::asio::buffer(in), error);
     in.erase(0, used);

@@ -18,7 +18,7 @@ using boost::system::error_code;
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   Impl(Loop& l, const HttpOptions& options, HttpHandler& handler)
       : loop(l),
-        host(std::make_shared<ConnectionHost>(ConnectionHost{l, options, handler, false, {}})),
+        host(std::make_shared<ConnectionHost>(ConnectionHost{l, options, handler, false, 0, {}})),
         acceptor(l.impl().io) {}
 
   Status bind();

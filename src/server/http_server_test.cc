@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 
 #include "server/http.h"
 #include "server/testing/client.h"
@@ -25,6 +26,7 @@ class Handler : public HttpHandler {
       return exchange->respond({200, "text/plain", request.method_name + " " + request.body});
     }
     if (request.path == "/dropped") return;
+    if (request.path == "/throw") throw std::bad_alloc();
     if (request.path == "/held") {
       const std::lock_guard lock(mutex);
       held.push_back(exchange);
@@ -357,6 +359,71 @@ TEST_F(HttpServerTest, AddressesThatCannotBeBoundAreRefused) {
   HttpOptions nowhere;
   nowhere.host = "no such host";
   EXPECT_EQ(HttpServer::listen(loop, nowhere, handler).status().code(), Code::kInvalidArgument);
+}
+
+// Who only ends its own side wants the answer. Whoever has gone altogether sends the same, and is
+// told apart by what a byte to it comes back with.
+TEST_F(HttpServerTest, HalfClosedClientsGetTheirAnswers) {
+  start();
+  Client held(port()), pipelined(port()), streamed(port());
+  held.send("GET /held HTTP/1.1\r\n\r\n");
+  held.shut_down();
+  pipelined.send("GET /echo HTTP/1.1\r\n\r\nGET /held HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n");
+  pipelined.shut_down();
+  handler.wait_for_held(2);
+  EXPECT_EQ(held.read_reply().status, 100);
+  loop.run([&] {
+    for (auto& exchange : handler.held) exchange->respond({200, "text/plain", "late"});
+    handler.held.clear();
+  });
+  EXPECT_EQ(held.read_reply().body, "late");
+  EXPECT_TRUE(held.at_end());
+  std::vector<int> statuses;
+  for (int i = 0; i < 4; ++i) statuses.push_back(pipelined.read_reply().status);
+  std::erase(statuses, 100);
+  EXPECT_EQ(statuses, (std::vector<int>{200, 200, 200}));
+  EXPECT_TRUE(pipelined.at_end());
+  EXPECT_EQ(handler.closed, 0);
+  streamed.send("GET /stream HTTP/1.1\r\n\r\n");
+  streamed.shut_down();
+  EXPECT_EQ(streamed.read_reply().status, 200);
+  EXPECT_TRUE(streamed.at_end());
+  EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
+}
+
+// Bodies count until they are answered, whichever connection they came on.
+TEST_F(HttpServerTest, BodiesTogetherHaveALimit) {
+  HttpOptions options;
+  options.max_held_bytes = 100'000;
+  start(options);
+  const std::string body(60'000, 'x');
+  Client first(port());
+  first.send_post("/held", body);
+  handler.wait_for_held(1);
+  Client second(port());
+  EXPECT_EQ(second.post("/echo", body).status, 503);
+  EXPECT_TRUE(second.at_end());
+  EXPECT_EQ(Client(port()).post("/echo", "small").status, 200);
+  loop.run([&] {
+    handler.held[0]->respond({200, "text/plain", "done"});
+    handler.held.clear();
+  });
+  EXPECT_EQ(first.read_reply().body, "done");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Client(port()).post("/echo", body).status, 200);
+  // Also what a client that leaves has sent, whole or not.
+  first.close();
+  for (int i = 0; i < 5; ++i) {
+    Client leaves(port());
+    leaves.send("POST /echo HTTP/1.1\r\nContent-Length: 90000\r\n\r\n" + body);
+    leaves.close();
+  }
+  EXPECT_TRUE(eventually([&] { return Client(port()).post("/echo", body).status == 200; }));
+}
+
+TEST_F(HttpServerTest, WhatAHandlerThrowsEndsItsRequestOnly) {
+  start();
+  EXPECT_EQ(Client(port()).get("/throw").status, 500);
+  EXPECT_EQ(Client(port()).get("/echo").status, 200);
 }
 
 }  // namespace

@@ -90,9 +90,7 @@ class GenerateAnswer : public Answer {
 
   Json token_json(TokenId token, Json logprob) const {
     Json text;
-    if (context_.request->text_in_logprobs) {
-      text = context_.tokenizer->decode(std::span(&token, 1), false);
-    }
+    if (context_.request->text_in_logprobs) text = context_.tokenizer->token_string(token);
     return Json::Array{std::move(logprob), token, std::move(text)};
   }
   Json token_json(const TokenLogprob& entry) const {

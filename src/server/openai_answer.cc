@@ -158,7 +158,7 @@ class ChatAnswer : public OpenAiAnswer {
     for (const char c : tokenizer().token_bytes(entry.token)) {
       bytes.emplace_back(static_cast<int>(static_cast<unsigned char>(c)));
     }
-    json.set("token", tokenizer().decode(std::span(&entry.token, 1), false));
+    json.set("token", tokenizer().token_string(entry.token));
     json.set("logprob", json_logprob(entry.logprob));
     json.set("bytes", std::move(bytes));
     return json;
@@ -227,7 +227,7 @@ class CompletionAnswer : public OpenAiAnswer {
   // The token as text; one that is not whole characters as OpenAI shows it, "bytes:\xe2\x80".
   std::string token_name(TokenId id) const {
     const auto bytes = tokenizer().token_bytes(id);
-    const std::string text = tokenizer().decode(std::span(&id, 1), false);
+    const std::string text = tokenizer().token_string(id);
     if (text.find("\xEF\xBF\xBD") == std::string::npos || text == bytes) return std::string(bytes);
     std::string name = "bytes:";
     for (const char c : bytes) {

@@ -21,8 +21,24 @@ Json with_known_roles(Json messages) {
   return messages;
 }
 
+// A prompt that is too long is counted this far, for the message; nobody waits for the rest.
+size_t most_counted(int32_t token_limit) {
+  return static_cast<size_t>(token_limit) + (64 << 10);
+}
+
+std::optional<ApiError> check_counted(const std::vector<TokenId>& ids, int32_t token_limit,
+                                      const char* field) {
+  const size_t most = most_counted(token_limit);
+  if (ids.size() <= most) return std::nullopt;
+  return ApiError{400,
+                  "the prompt has more than " + std::to_string(most) +
+                      " tokens, but prompt and output together may have at most " +
+                      std::to_string(token_limit) + "; shorten the prompt",
+                  field};
+}
+
 std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest& request,
-                                    std::vector<TokenId>& ids) {
+                                    int32_t token_limit, std::vector<TokenId>& ids) {
   if (!model.chat_template) {
     return ApiError{400,
                     "the model has no chat template; start the server with --chat-template, or "
@@ -41,18 +57,19 @@ std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest&
                     "the chat template refused the messages: " + prompt.status().message(),
                     "messages", "chat_template_error"};
   }
-  ids = text::encode_prompt(*model.tokenizer, prompt->segments);
-  return std::nullopt;
+  ids = text::encode_prompt(*model.tokenizer, prompt->segments, most_counted(token_limit));
+  return check_counted(ids, token_limit, "messages");
 }
 
 std::optional<ApiError> encode_prompts(const Model& model, const GenerationRequest& request,
-                                       Prepared& out) {
+                                       int32_t token_limit, Prepared& out) {
   for (const PromptInput& prompt : request.prompts) {
     std::vector<TokenId> ids = prompt.ids;
     if (prompt.is_text) {
       if (prompt.text.empty())
         return ApiError{400, "the prompt is empty", "prompt", "invalid_value"};
-      ids = model.tokenizer->encode(prompt.text);
+      ids = model.tokenizer->encode(prompt.text, {.max_tokens = most_counted(token_limit)});
+      if (auto error = check_counted(ids, token_limit, "prompt")) return error;
     }
     const int32_t vocabulary = model.engine->model().vocab_size;
     for (const TokenId id : ids) {
@@ -117,8 +134,9 @@ std::optional<ApiError> prepare(const Model& model, int32_t token_limit, Generat
   out.spec.cache_salt = request.cache_salt;
   if (request.form == Form::kChat) {
     out.spec.prompts.emplace_back();
-    if (auto error = encode_chat(model, request, out.spec.prompts[0].ids)) return error;
-  } else if (auto error = encode_prompts(model, request, out)) {
+    if (auto error = encode_chat(model, request, token_limit, out.spec.prompts[0].ids))
+      return error;
+  } else if (auto error = encode_prompts(model, request, token_limit, out)) {
     return error;
   }
   for (size_t i = 0; i < out.spec.prompts.size(); ++i) {

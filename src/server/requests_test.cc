@@ -219,6 +219,22 @@ TEST_F(RequestsTest, BugG14PromptOverTheLimitGivesBothNumbers) {
     EXPECT_NE(message.find("50"), std::string::npos) << message;  // 5000, or 5018 with a template
     EXPECT_NE(message.find("4096"), std::string::npos) << message;
   }
+  // Far beyond, not every token is counted any more.
+  const std::string huge(1'000'000, 'a');
+  for (const auto& [path, body] :
+       {std::pair(kText, R"({"prompt":")" + huge + "\"}"),
+        std::pair(kChat, R"({"messages":[{"role":"user","content":")" + huge + "\"}]}")}) {
+    const std::string message = at(refused(400, path, body), "message").as_string();
+    EXPECT_NE(message.find("more than 69632 tokens"), std::string::npos) << message;
+    EXPECT_NE(message.find("at most 4096"), std::string::npos) << message;
+  }
+}
+
+// Above 0, but 0 as a float: as small as can be, not outside the range.
+TEST_F(RequestsTest, TinyNumbersStayAboveZero) {
+  ask(kText, R"({"prompt":"q","top_p":1e-60,"repetition_penalty":1e-60})");
+  EXPECT_GT(engine.seen().back().sampling.top_p, 0.0f);
+  EXPECT_GT(engine.seen().back().sampling.repetition_penalty, 0.0f);
 }
 
 TEST_F(RequestsTest, BugH12PromptAtTheLimitIsNotBlamedOnMaxTokens) {

@@ -2,7 +2,6 @@
 
 #include <condition_variable>
 #include <cstdio>
-#include <future>
 #include <mutex>
 #include <random>
 
@@ -12,6 +11,7 @@
 #include "server/generation_session.h"
 #include "server/http.h"
 #include "server/routes.h"
+#include "text/tokenizer.h"
 
 namespace attune::server {
 
@@ -101,7 +101,8 @@ std::string random_id_base() {
 }  // namespace
 
 struct Server::Impl : HttpHandler {
-  explicit Impl(const Options& options) : events([this] { loop.post([this] { events.pump(); }); }) {
+  explicit Impl(const Options& options)
+      : events([this] { loop.post([this] { events.pump(); }); }), worker(loop) {
     context.options = options;
     context.id_base = random_id_base();
     context.loop = &loop;
@@ -120,8 +121,8 @@ struct Server::Impl : HttpHandler {
   std::string_view allowed_origin(const HttpRequest& head) const;
   void stop(double seconds);
 
-  // Members go in reverse: the HTTP server closes its connections first, the worker then ends its
-  // tasks, the loop goes last.
+  // Members go in reverse: the HTTP server closes its connections first, the worker then ends
+  // what it does, the loop goes last.
   Context context;
   Loop loop;
   EventQueue events;
@@ -237,9 +238,7 @@ void Server::Impl::stop(double seconds) {
   const std::chrono::duration<double> used = Clock::now() - begin;
   // What the engine has just ended still needs a moment to reach its clients.
   http->stop(std::max(seconds - used.count(), 0.0) + (engine ? 0.5 : 0.0));
-  std::promise<void> idle;  // no task of ours may use the engine from here on
-  worker.post([&] { idle.set_value(); });
-  idle.get_future().wait();
+  worker.stop();  // no task of ours may use the engine from here on
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -250,6 +249,7 @@ Result<std::unique_ptr<Server>> Server::listen(const Options& options) {
   http.host = options.host;
   http.port = options.port;
   http.max_body_bytes = static_cast<size_t>(options.max_request_bytes);
+  http.max_held_bytes = std::max(http.max_held_bytes, 4 * http.max_body_bytes);
   http.read_timeout = options.read_timeout > 0 ? options.read_timeout : 1e8;
   http.max_connections = static_cast<size_t>(options.max_connections);
   auto listening = HttpServer::listen(impl->loop, http, *impl);
@@ -265,10 +265,28 @@ Result<std::unique_ptr<Server>> Server::listen(const Options& options) {
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
+namespace {
+
+// Text must not become ids that the model does not have. Models are often padded beyond their
+// tokens, and special tokens (of images, say) may lie beyond the model: a request that has such a
+// one is refused.
+Status check_vocabulary(const text::Tokenizer& tokenizer, int32_t vocabulary) {
+  for (TokenId id = vocabulary; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.is_special(id) || tokenizer.token_bytes(id).empty()) continue;
+    return invalid_argument(base::cat("the tokenizer has ", tokenizer.vocab_size(),
+                                      " tokens, the model only ", vocabulary,
+                                      ": it belongs to another model (see --tokenizer)"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status Server::set_ready(Model model) {
   if (!model.engine || !model.tokenizer) {
     return invalid_argument("the server needs an engine and a tokenizer");
   }
+  ATTUNE_RETURN_IF_ERROR(check_vocabulary(*model.tokenizer, model.engine->model().vocab_size));
   const int32_t limit = token_limit(*model.engine);
   impl_->loop.run([&] {
     impl_->context.model = std::move(model);

@@ -306,6 +306,24 @@ TEST_F(ServerLifeTest, RequestTimeout) {
   EXPECT_NE(client.next_event().value_or("").find("timeout"), std::string::npos);
   EXPECT_TRUE(engine.wait_until_idle());
   EXPECT_EQ(engine.aborted(), 2u);
+  // Each in one of the counters only.
+  const std::string metrics = Client(server->port()).get("/metrics").body;
+  EXPECT_NE(metrics.find("num_aborted_requests_total{model_name=\"fake-model\"} 2\n"),
+            std::string::npos);
+  EXPECT_NE(metrics.find("num_refused_requests_total{model_name=\"fake-model\"} 0\n"),
+            std::string::npos);
+}
+
+TEST_F(ServerLifeTest, ATokenizerOfALargerModelIsRefused) {
+  options.port = 0;
+  engine.info.vocab_size = 200;  // of the bytes' 256
+  auto refused = Server::start(options, model());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("261 tokens, the model only 200"), std::string::npos);
+  engine.info.vocab_size = 258;  // only special tokens lie beyond
+  EXPECT_TRUE(Server::start(options, model()).ok());
+  engine.info.vocab_size = 300;  // padded
+  start();
 }
 
 TEST_F(ServerLifeTest, BodyLimit) {

@@ -101,11 +101,12 @@ HttpResponse detokenize_body(const Model& model, const std::string& body) {
 // Long texts take their time: not on the loop.
 template <typename Make>
 void answer_on_worker(Context& context, ExchangePtr exchange, Make make) {
-  context.worker->post([exchange = std::move(exchange), loop = context.loop, make]() mutable {
-    auto response = std::make_shared<HttpResponse>(make());
-    loop->post(
-        [exchange = std::move(exchange), response] { exchange->respond(std::move(*response)); });
-  });
+  auto response = std::make_shared<HttpResponse>();
+  context.worker->post(
+      [response, make = std::move(make)] { *response = make(); },
+      [exchange = std::move(exchange), response](const Status& worked) {
+        exchange->respond(worked.ok() ? std::move(*response) : to_response(to_api_error(worked)));
+      });
 }
 
 }  // namespace
