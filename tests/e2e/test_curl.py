@@ -76,7 +76,10 @@ class CurlTest(ServerCase):
         self.assertEqual(self.status("/health"), 200)
         self.assertEqual(self.status("/health_generate"), 200)
         self.assertEqual(self.status("/health", "--head"), 200)
-        self.assertEqual(json.loads(self.curl("/get_model_info"))["is_generation"], True)
+        info = json.loads(self.curl("/get_model_info"))
+        self.assertEqual(info["is_generation"], True)
+        # The file names <|im_end|> (2) only; <|endoftext|> (0) ends an answer as well.
+        self.assertEqual(info["eos_token_ids"], [2, 0])
         info = json.loads(self.curl("/get_server_info"))
         self.assertEqual(info["status"], "ready")
         self.assertEqual(info["settings"]["port"]["value"], 0)
