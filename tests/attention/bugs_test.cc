@@ -10,7 +10,8 @@
 #include <limits>
 
 #include "attention/merge.h"
-#include "problem.h"
+#include "attention/registry.h"
+#include "runner.h"
 #include "tensor/half.h"
 
 namespace attune::attention::test {

@@ -5,8 +5,9 @@
 #include <limits>
 #include <sstream>
 
+#include "attention/registry.h"
 #include "formats/json.h"
-#include "problem.h"
+#include "runner.h"
 
 namespace attune::attention::test {
 namespace {

@@ -31,6 +31,13 @@ float read(const void* base, DType dtype, int64_t i) {
   }
 }
 
+// n elements from element `at` on.
+std::vector<float> read_row(const void* base, DType dtype, int64_t at, int32_t n) {
+  std::vector<float> row(n);
+  for (int32_t d = 0; d < n; ++d) row[d] = read(base, dtype, at + d);
+  return row;
+}
+
 void write(void* base, DType dtype, int64_t i, float value) {
   switch (dtype) {
     case DType::kF32:
@@ -87,13 +94,13 @@ struct Job {
     return base + slot * kv.page_stride + int64_t{offset} * token_stride;
   }
 
-  double score(int32_t s, int32_t token, int32_t h, int32_t key) const {
+  // Of one query head's row with one key.
+  double score(const std::vector<float>& q, int32_t s, int32_t h, int32_t key) const {
     const int32_t kv_head = h / (layer.q_heads / layer.kv_heads);
-    const char* k = at(s, key, kv_head * kv.k_head_stride, kv.k_token_stride);
-    const int64_t q = token * io.q_stride + int64_t{h} * kv.k_dim;
+    const char* at_key = at(s, key, kv_head * kv.k_head_stride, kv.k_token_stride);
+    const std::vector<float> k = read_row(at_key, kv.dtype, 0, kv.k_dim);
     double dot = 0;
-    for (int32_t d = 0; d < kv.k_dim; ++d)
-      dot += double(read(io.q, io.q_dtype, q + d)) * read(k, kv.dtype, d);
+    for (int32_t d = 0; d < kv.k_dim; ++d) dot += double(q[d]) * k[d];
     dot *= layer.scale;
     if (layer.soft_cap > 0) dot = layer.soft_cap * std::tanh(dot / layer.soft_cap);
     return dot;
@@ -102,23 +109,27 @@ struct Job {
   void row(int32_t s, int32_t i, int32_t h) const {
     const int32_t token = batch.q_indptr[s] + i;
     const double inf = std::numeric_limits<double>::infinity();
+    const std::vector<float> q =
+        read_row(io.q, io.q_dtype, token * io.q_stride + int64_t{h} * kv.k_dim, kv.k_dim);
     std::vector<int32_t> keys;
     std::vector<double> scores;
     double top = layer.sinks ? double(layer.sinks[h]) : -inf;
     for (int32_t key = 0; key < batch.kv_len[s]; ++key) {
       if (!visible(s, i, key)) continue;
       keys.push_back(key);
-      scores.push_back(score(s, token, h, key));
+      scores.push_back(score(q, s, h, key));
       top = scores.back() > top ? scores.back() : top;
     }
     double sum = layer.sinks ? std::exp(layer.sinks[h] - top) : 0;
     std::vector<double> out(kv.v_dim, 0.0);
     const int32_t kv_head = h / (layer.q_heads / layer.kv_heads);
     for (size_t n = 0; n < keys.size(); ++n) {
-      const char* v = at(s, keys[n], kv.v_offset + kv_head * kv.v_head_stride, kv.v_token_stride);
+      const char* at_key =
+          at(s, keys[n], kv.v_offset + kv_head * kv.v_head_stride, kv.v_token_stride);
+      const std::vector<float> v = read_row(at_key, kv.dtype, 0, kv.v_dim);
       const double weight = std::exp(scores[n] - top);
       sum += weight;
-      for (int32_t d = 0; d < kv.v_dim; ++d) out[d] += weight * read(v, kv.dtype, d);
+      for (int32_t d = 0; d < kv.v_dim; ++d) out[d] += weight * v[d];
     }
     const int64_t to = token * io.out_stride + int64_t{h} * kv.v_dim;
     for (int32_t d = 0; d < kv.v_dim; ++d)

@@ -1,0 +1,128 @@
+#include "suite.h"
+
+#include <algorithm>
+
+#include "attention/registry.h"
+
+namespace attune::attention::test {
+namespace {
+
+using tensor::DType;
+
+template <typename T>
+bool holds(const std::vector<T>& list, const T& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+AttentionKind kind_of(const Shape& s) {
+  return s.path == Path::kPaged ? AttentionKind::kMha : AttentionKind::kMla;
+}
+
+const std::vector<HeadDims>& dims_of(const Capabilities& c, const Shape& s) {
+  return reads_rows(s.path) ? c.ragged_dims : c.head_dims;
+}
+
+bool serves_dims(const Capabilities& c, const Shape& s) {
+  const auto& dims = dims_of(c, s);
+  if (!dims.empty()) return holds(dims, {s.qk_dim, s.v_dim});
+  return std::max(s.qk_dim, s.v_dim) <= c.max_head_dim;
+}
+
+}  // namespace
+
+void PrintTo(const Target& target, std::ostream* out) {
+  *out << target.backend << "_" << target.isa;
+}
+
+std::vector<Target> targets() {
+  std::vector<Target> all;
+  for (const BackendEntry& e : backends()) {
+    if (!e.unavailable.empty() || !holds(e.capabilities.archs, Arch::kCpu)) continue;
+    for (const std::string& isa : isa_levels()) all.push_back({e.capabilities.name, isa});
+  }
+  return all;
+}
+
+std::string missing(const Capabilities& c, const Shape& s, Phase phase, const LayerParams& layer,
+                    bool tree) {
+  const bool mla = kind_of(s) == AttentionKind::kMla;
+  if (!holds(c.kinds, kind_of(s))) return kind_name(kind_of(s));
+  if (!holds(c.phases, phase)) return phase_name(phase);
+  if (mla && phase == Phase::kPrefill && !holds(c.extend_paths, s.path)) return path_name(s.path);
+  if (!serves_dims(c, s)) return "head dims " + text("", s.qk_dim) + text("/", s.v_dim);
+  if (c.max_gqa_group > 0 && s.q_heads / s.kv_heads > c.max_gqa_group)
+    return text("heads per KV head: ", s.q_heads / s.kv_heads);
+  if (!holds(c.q_dtypes, s.q_dtype)) return "the query type";
+  if (!holds(c.kv_dtypes, s.kv_dtype)) return "the KV type";
+  if (!reads_rows(s.path) && !c.page_sizes.empty() && !holds(c.page_sizes, s.page_size))
+    return text("page size ", s.page_size);
+  if (layer.window > 0 && !c.window) return "windows";
+  if (layer.soft_cap > 0 && !c.soft_cap) return "soft caps";
+  if (layer.sinks && !c.sinks) return "sinks";
+  if (tree && !c.tree_mask) return "tree masks";
+  return {};
+}
+
+void Suite::TearDown() {
+  if (ran_ == 0 && !missing_.empty()) GTEST_SKIP() << "does not declare " << missing_;
+}
+
+Shape Suite::adapt(Shape s) const {
+  const Capabilities& c = caps();
+  if (!holds(c.q_dtypes, s.q_dtype)) s.q_dtype = c.q_dtypes.front();
+  if (!holds(c.kv_dtypes, s.kv_dtype)) s.kv_dtype = c.kv_dtypes.front();
+  if (!serves_page(s.page_size)) s.page_size = c.page_sizes.front();
+  const auto& dims = dims_of(c, s);
+  if (!dims.empty() && !holds(dims, {s.qk_dim, s.v_dim})) {
+    s.qk_dim = dims.front().qk;
+    s.v_dim = dims.front().v;
+  }
+  return s;
+}
+
+bool Suite::serves_page(int32_t page_size) const {
+  return caps().page_sizes.empty() || holds(caps().page_sizes, page_size);
+}
+
+bool Suite::serves(const Shape& shape, Phase phase, const LayerParams& layer, bool tree) {
+  const std::string lacks = missing(caps(), shape, phase, layer, tree);
+  if (lacks.empty()) {
+    ++ran_;
+  } else {
+    missing_ = lacks;
+  }
+  return lacks.empty();
+}
+
+bool Suite::serves(const Shape& shape, Phase phase) {
+  return serves(shape, phase, LayerParams{});
+}
+
+double Suite::tolerance(const Shape& shape) const {
+  if (holds(caps().archs, Arch::kCpu)) return 2e-5;  // float32 whatever is read
+  return shape.q_dtype == DType::kF32 ? 2e-5 : shape.q_dtype == DType::kF16 ? 2e-3 : 2e-2;
+}
+
+void Suite::check(const Shape& wanted, const std::vector<Seq>& seqs, const std::string& what,
+                  Phase phase, const LayerParams* params, const std::vector<uint64_t>& tree) {
+  const Shape shape = adapt(wanted);
+  Problem clean(shape, seqs, Fill::kZero);
+  const LayerParams layer = params ? *params : clean.layer();
+  if (!serves(shape, phase, layer, !tree.empty())) return;
+  clean.set_tree(tree);
+  if (!runner_.backend().supports(clean.batch(phase)).ok()) return;
+  const Output want = reference_.run(clean, phase, layer);
+  uint32_t page_seed = 2;
+  for (Fill fill : {Fill::kNaN, Fill::kInf}) {
+    Problem poisoned(shape, seqs, fill, page_seed++);
+    poisoned.set_tree(tree);
+    expect_close(runner_.run(poisoned, phase, layer), want, tolerance(shape), tolerance(shape),
+                 what + (fill == Fill::kNaN ? " (NaN)" : " (Inf)"));
+  }
+}
+
+std::string text(const char* name, int64_t value) {
+  return name + std::to_string(value);
+}
+
+}  // namespace attune::attention::test
