@@ -5,7 +5,9 @@
 #include <functional>
 #include <future>
 #include <new>
+#include <set>
 
+#include "base/guard.h"
 #include "engine/load.h"
 #include "engine/testing.h"
 
@@ -42,11 +44,20 @@ class FailingRunner final : public Runner {
   FailingRunner(std::unique_ptr<Runner> real, Fails fails)
       : real_(std::move(real)), fails_(std::move(fails)) {}
   Result<Launched> launch(sched::StepPlan plan) override {
-    ATTUNE_RETURN_IF_ERROR(fails_(launches_++));
+    // What a failed step would have left, nothing may be planned upon.
+    for (const sched::StepRow& row : plan.rows) EXPECT_FALSE(failed_.contains(row.request));
+    Status status;
+    const Status thrown = base::guarded([&] { status = fails_(launches_++); });
+    if (!thrown.ok() || !status.ok()) {
+      for (const sched::StepRow& row : plan.rows) failed_.insert(row.request);
+    }
+    if (!thrown.ok()) throw std::bad_alloc();
+    ATTUNE_RETURN_IF_ERROR(status);
     return real_->launch(std::move(plan));
   }
 
  private:
+  std::set<RequestId> failed_;
   std::unique_ptr<Runner> real_;
   Fails fails_;
   uint64_t launches_ = 0;
