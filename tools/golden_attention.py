@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Attention by its definition in numpy's float64, as tests/golden/attention.json.
+"""Attention by its definition in numpy's float64, as tests/golden/attention.json, and MLA both ways
+(DeepSeek-V2, arXiv:2405.04434) as tests/golden/attention_mla.json.
 
 Inputs are not stored: q, k and v come from a hash of their indices (value() below, and in
 tests/attention/golden_test.cc), and are exact in float32. Needs numpy.
@@ -9,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/attention.json"
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
 
 
 def values(salt, shape):
@@ -101,7 +102,59 @@ CASES = [
     case("tree and window", 2, 1, 8, 4, [seq(6, 40, [1, 3, 5, 11, 19, 37])], window=3),
 ]
 
+
+def softmax_row(scores, v):
+    top = scores.max()
+    weights = np.exp(scores - top)
+    return weights @ v / weights.sum(), top + np.log(weights.sum())
+
+
+def mla(name, heads, nope, rope, rank, v_dim, seqs):
+    """Each sequence's queries over its latents; the weights W_uk and W_uv are the case's. Ragged: keys
+    [W_uk c, k_rope] and values W_uv c for every head. Absorbed: queries [W_uk' q_nope, q_rope] over
+    [c, k_rope] as they are, W_uv after it. One is the other by associativity, which is asserted."""
+    scale = np.float64(np.float32(0.5 / np.sqrt(nope + rope)))
+    w_uk = values(101, (heads, nope, rank)) / 4
+    w_uv = values(102, (heads, v_dim, rank)) / 4
+    outs, latents, lses = [], [], []
+    for s, seq in enumerate(seqs):
+        q = values(3 * s, (seq["q_len"], heads, nope + rope))
+        row = values(3 * s + 1, (seq["kv_len"], rank + rope))
+        c, k_rope = row[:, :rank], row[:, rank:]
+        for i in range(seq["q_len"]):
+            seen = seq["kv_len"] - seq["q_len"] + i + 1
+            for h in range(heads):
+                q_nope, q_rope = q[i, h, :nope], q[i, h, nope:]
+                k = np.concatenate([c @ w_uk[h].T, k_rope], 1)[:seen]
+                out, lse = softmax_row(k @ q[i, h] * scale, (c @ w_uv[h].T)[:seen])
+                absorbed = np.concatenate([w_uk[h].T @ q_nope, q_rope])
+                latent, lse2 = softmax_row(row[:seen] @ absorbed * scale, c[:seen])
+                assert np.allclose(w_uv[h] @ latent, out, rtol=0, atol=1e-12) and abs(lse - lse2) < 1e-12
+                outs.append(digits(out))
+                latents.append(digits(latent))
+                lses.append(float(f"{lse:.12g}"))
+    return {"name": name, "heads": heads, "nope": nope, "rope": rope, "rank": rank, "v_dim": v_dim,
+            "scale": float(scale), "seqs": seqs, "out": outs, "latent": latents, "lse": lses}
+
+
+def digits(row):
+    return [float(f"{x:.9g}") for x in row]
+
+
+MLA_CASES = [
+    mla("decode", 4, 8, 4, 16, 6, [seq(1, 70), seq(1, 1)]),
+    mla("extend on a prefix", 3, 8, 4, 12, 8, [seq(4, 4), seq(3, 40), seq(2, 130)]),
+    mla("longer than a split", 2, 6, 2, 8, 4, [seq(2, 600)]),
+    mla("model dims", 2, 128, 64, 512, 128, [seq(1, 20)]),
+]
+
+
+def write(name, cases):
+    lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
+    (FOLDER / name).write_text("[\n" + lines + "\n]\n")
+    print(f"{FOLDER / name}: {(FOLDER / name).stat().st_size} bytes")
+
+
 if __name__ == "__main__":
-    lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in CASES)
-    OUT.write_text("[\n" + lines + "\n]\n")
-    print(f"{OUT}: {OUT.stat().st_size} bytes")
+    write("attention.json", CASES)
+    write("attention_mla.json", MLA_CASES)

@@ -1,31 +1,15 @@
 // Every backend against attention by its definition in numpy's float64 (tools/golden_attention.py).
+#include "golden.h"
+
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "attention/registry.h"
-#include "formats/json.h"
 #include "runner.h"
 
 namespace attune::attention::test {
 namespace {
-
-using formats::Json;
-
-// As values() of tools/golden_attention.py.
-std::vector<float> values(uint32_t salt, int64_t count) {
-  std::vector<float> v(count);
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t x = uint32_t(i) * 2654435761u + salt * 40503u;
-    x ^= x >> 15;
-    x *= 2246822519u;
-    x ^= x >> 13;
-    v[i] = float(int(x % 4096) - 2048) / 1024.0f;
-  }
-  return v;
-}
 
 struct GoldenCase {
   std::string name;
@@ -34,10 +18,6 @@ struct GoldenCase {
   std::vector<float> sinks;
   Output want;
 };
-
-int32_t number(const Json& object, const char* key) {
-  return static_cast<int32_t>(object.find(key)->as_int());
-}
 
 Problem problem_of(const Json& c, const Shape& shape) {
   std::vector<Seq> seqs;
@@ -48,12 +28,12 @@ Problem problem_of(const Json& c, const Shape& shape) {
   std::vector<uint64_t> tree;
   for (size_t s = 0; s < seqs.size(); ++s) {
     const auto salt = static_cast<uint32_t>(3 * s);
-    const auto mine = values(salt, int64_t{seqs[s].q_len} * shape.q_heads * shape.qk_dim);
+    const auto mine = golden_values(salt, int64_t{seqs[s].q_len} * shape.q_heads * shape.qk_dim);
     q.insert(q.end(), mine.begin(), mine.end());
     for (const bool v_part : {false, true}) {
       const int32_t dim = v_part ? shape.v_dim : shape.qk_dim;
       const auto rows =
-          values(salt + (v_part ? 2 : 1), int64_t{seqs[s].kv_len} * shape.kv_heads * dim);
+          golden_values(salt + (v_part ? 2 : 1), int64_t{seqs[s].kv_len} * shape.kv_heads * dim);
       for (size_t i = 0; i < rows.size(); ++i) {
         const auto token = static_cast<int32_t>(i) / dim / shape.kv_heads;
         p.poke(static_cast<int32_t>(s), token, static_cast<int32_t>(i) / dim % shape.kv_heads,
@@ -91,11 +71,7 @@ GoldenCase golden_case(const Json& c, int32_t page_size) {
 }
 
 TEST(AttentionGolden, EveryBackendMatchesNumpy) {
-  std::ifstream in(ATTUNE_SOURCE_DIR "/tests/golden/attention.json");
-  std::ostringstream text;
-  text << in.rdbuf();
-  const auto cases = formats::parse_json(text.str());
-  ASSERT_TRUE(cases.ok()) << cases.status().to_string();
+  const auto cases = golden_cases("attention.json");
   ASSERT_GE(cases->as_array().size(), 12u);
   for (const BackendEntry& e : backends()) {
     if (!e.unavailable.empty()) continue;
