@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <type_traits>
 
+#include "base/foreign_flags.h"
 #include "base/log.h"
 #include "base/quote.h"
 
@@ -45,6 +46,24 @@ bool is_subsequence(std::string_view part, std::string_view whole) {
   size_t matched = 0;
   for (char c : whole) matched += matched < part.size() && c == part[matched];
   return matched == part.size();
+}
+
+// "seed" in "random-seed".
+bool is_whole_words(std::string_view part, std::string_view whole) {
+  const std::string text = "-" + normalized(whole) + "-";
+  return text.find("-" + normalized(part) + "-") != std::string::npos;
+}
+
+// Whether somebody who wrote `name` may well have meant `candidate`, which is `distance` away.
+bool is_near(std::string_view name, std::string_view candidate, size_t distance) {
+  // A third of the letters wrong still reads as the same word; more is a guess.
+  const size_t most = std::max<size_t>(name.size() / 3, name.size() > 3 ? 2 : 1);
+  if (distance <= most && distance < candidate.size()) return true;
+  if (name.size() < 3) return false;
+  // "bf16" for "bfloat16": its letters, in order, from the first on, and no small part of it.
+  const bool shortened = name[0] == candidate[0] && 2 * name.size() >= candidate.size() &&
+                         is_subsequence(name, candidate);
+  return shortened || is_whole_words(name, candidate);
 }
 
 // The shortest text that reads back as the same double; "1" for 1.0.
@@ -134,12 +153,23 @@ Match match_flag(const std::vector<Flag>& flags, std::string_view name) {
   return {};
 }
 
-Status unknown_flag(const std::vector<Flag>& flags, std::string_view name) {
+// What to use instead of a flag that nobody reads, " (did you mean --threads?)", or "".
+std::string instead_of(const std::vector<Flag>& flags, std::string_view spelled) {
+  const ForeignFlag* foreign = find_foreign_flag(spelled);
+  if (foreign && foreign->flag.empty()) return cat(": ", foreign->remark);
+  if (foreign && find_flag(flags, foreign->flag)) {
+    return cat(": here it is --", foreign->flag, foreign->remark.empty() ? "" : " (",
+               foreign->remark, foreign->remark.empty() ? "" : ")");
+  }
+  if (!spelled.starts_with("--")) return "; flags start with --";
   std::vector<std::string> names;
   for (const Flag& flag : flags) names.push_back("--" + std::string(flag.name));
-  std::string spelled = "--" + normalized(name);
+  return did_you_mean(normalized(spelled), names);
+}
+
+Status unknown_flag(const std::vector<Flag>& flags, std::string_view spelled) {
   return invalid_argument(
-      cat("unknown flag --", name, did_you_mean(spelled, names), "; --help lists all"));
+      cat("unknown flag ", spelled, instead_of(flags, spelled), "; --help lists all"));
 }
 
 // The head of a line of --help: "--page-size TOKENS".
@@ -159,8 +189,9 @@ std::string_view flag_name(std::string_view arg) {
 FlagError flag_error(const std::vector<Flag>& flags, std::string_view arg, const Status& status) {
   const Flag* flag = match_flag(flags, flag_name(arg)).flag;
   const std::string spelled(arg.substr(0, arg.find('=')));
-  return {spelled, status.message(),
-          flag ? cat("give ", spelled, " ", flag_values(*flag)) : "--help lists all flags"};
+  if (flag) return {spelled, status.message(), flag_mend(*flag, spelled)};
+  return {spelled, cat("unknown flag ", spelled, instead_of(flags, spelled)),
+          "--help lists all flags"};
 }
 
 // Reads the flag args[i], and its value when that is the next argument; leaves `i` at the last one
@@ -172,7 +203,7 @@ Status read_flag(const std::vector<Flag>& flags, const std::vector<std::string>&
   std::string_view name = arg.substr(2, equals == std::string_view::npos ? equals : equals - 2);
   std::string spelled = "--" + std::string(name);
   auto [flag, negated] = match_flag(flags, name);
-  if (!flag) return unknown_flag(flags, name);
+  if (!flag) return unknown_flag(flags, spelled);
   bool first = std::find(parsed.set.begin(), parsed.set.end(), flag->name) == parsed.set.end();
   if (first) parsed.set.push_back(flag->name);
   if (auto* list = std::get_if<std::vector<std::string>*>(&flag->target); list && first)
@@ -251,6 +282,10 @@ std::string flag_values(const Flag& flag) {
       flag.target);
 }
 
+std::string flag_mend(const Flag& flag, std::string_view spelled) {
+  return cat("give ", spelled, flag.rule.choices.empty() ? " " : " one of: ", flag_values(flag));
+}
+
 std::string flag_text(const Flag& flag) {
   return std::visit(
       [&](const auto* target) -> std::string {
@@ -291,20 +326,17 @@ const Flag* find_flag(const std::vector<Flag>& flags, std::string_view name) {
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  // "bf16" for "bfloat16": all its letters, in order.
-  for (const std::string& candidate : candidates) {
-    if (name.size() >= 3 && is_subsequence(name, candidate))
-      return cat(" (did you mean ", candidate, "?)");
-  }
-  // A third of the letters wrong still reads as the same word; more is a guess.
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  // Dashes that all have in front are no letters that agree.
+  const auto bare = [](std::string_view text) {
+    return text.substr(std::min(text.find_first_not_of('-'), text.size()));
+  };
+  size_t best_distance = std::string::npos;
   const std::string* best = nullptr;
   for (const std::string& candidate : candidates) {
-    size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance && distance < candidate.size()) {
-      best_distance = distance;
-      best = &candidate;
-    }
+    const size_t distance = edit_distance(bare(name), bare(candidate));
+    if (distance >= best_distance || !is_near(bare(name), bare(candidate), distance)) continue;
+    best_distance = distance;
+    best = &candidate;
   }
   return best ? cat(" (did you mean ", *best, "?)") : "";
 }
@@ -327,8 +359,7 @@ Result<ParsedFlags> parse_flags(const std::vector<Flag>& flags,
     if (arg.starts_with("--")) {
       status = read_flag(flags, args, i, parsed);
     } else if (arg.size() > 1 && arg[0] == '-') {
-      status = invalid_argument(
-          cat("unknown flag ", arg, "; flags start with --, and --help lists all"));
+      status = unknown_flag(flags, arg.substr(0, arg.find('=')));
     } else {
       parsed.positionals.emplace_back(arg);
     }

@@ -47,6 +47,8 @@ std::string flag_json(const Flag& flag);
 
 // What it accepts, in words: "a whole number from 0 to 65535", "auto, cpu, cuda", "true or false".
 std::string flag_values(const Flag& flag);
+// How to mend a bad value: "give --port a whole number from 0 to 65535".
+std::string flag_mend(const Flag& flag, std::string_view spelled);
 
 // The row called `name` (either spelling, or the alias), or null.
 const Flag* find_flag(const std::vector<Flag>& flags, std::string_view name);

@@ -104,8 +104,36 @@ TEST(Flags, RefusalsNameTheFlagTheValueAndWhatIsAllowed) {
               HasSubstr("unknown flag --max-byte (did you mean --max-bytes?)"));
   EXPECT_THAT(error_of({"--utterly-else"}),
               HasSubstr("unknown flag --utterly-else; --help lists all"));
-  EXPECT_THAT(error_of({"-c", "3"}), HasSubstr("unknown flag -c"));
+  EXPECT_EQ(error_of({"-x", "3"}), "unknown flag -x; flags start with --; --help lists all");
   EXPECT_THAT(error_of({"--="}), HasSubstr("unknown flag --"));
+}
+
+TEST(Flags, SuggestsWhatIsNearestAndNothingWhenNothingIsNear) {
+  const std::vector<std::string> flags = {"--chat-template",      "--served-model-name",
+                                          "--random-seed",        "--port",
+                                          "--max-prefill-tokens", "--max-total-tokens"};
+  EXPECT_EQ(did_you_mean("--tp", flags), "");
+  EXPECT_EQ(did_you_mean("--seed", flags), " (did you mean --random-seed?)");
+  EXPECT_EQ(did_you_mean("--prot", flags), " (did you mean --port?)");
+  EXPECT_EQ(did_you_mean("--max-totl-tokens", flags), " (did you mean --max-total-tokens?)");
+  EXPECT_EQ(did_you_mean("--x", flags), "");
+  EXPECT_EQ(did_you_mean("bf16", {"float16", "bfloat16", "float32"}), " (did you mean bfloat16?)");
+}
+
+TEST(Flags, ThoseOfOtherEnginesAreToldOurs) {
+  int32_t length = 0, threads = 0;
+  const std::vector<Flag> flags = {{"context-length", &length, "G", "N", "length"},
+                                   {"threads", &threads, "G", "N", "threads"}};
+  const auto refusal = [&](std::vector<std::string> args) {
+    return parse_flags(flags, args).status().message();
+  };
+  for (const char* name : {"-c", "--ctx-size", "--max-model-len", "--max_model_len"}) {
+    EXPECT_THAT(refusal({name, "10"}), HasSubstr("here it is --context-length")) << name;
+    EXPECT_THAT(refusal({std::string(name) + "=10"}), HasSubstr("--context-length")) << name;
+  }
+  EXPECT_THAT(refusal({"-t", "2"}), HasSubstr("here it is --threads"));
+  EXPECT_THAT(refusal({"--tp", "2"}), HasSubstr("single device"));
+  EXPECT_THAT(refusal({"-m", "x"}), testing::Not(HasSubstr("here it is")));  // no such row here
 }
 
 TEST(Flags, ARefusedValueChangesNothing) {

@@ -113,7 +113,7 @@ Status Settings::apply_environment(const std::vector<std::string>& environment,
     if (const Flag* flag = find_flag(rows_, flag_of_environment(name))) {
       ATTUNE_RETURN_IF_ERROR(noted(
           set(flag - rows_.data(), name, {entry.substr(equals + 1)}, SettingSource::kEnvironment),
-          name, cat("give ", name, " ", flag_values(*flag)), errors));
+          name, flag_mend(*flag, name), errors));
     } else {
       warnings_.push_back(cat("environment variable ", name, " is no setting and has no effect",
                               did_you_mean(name, known)));
@@ -132,10 +132,9 @@ Status Settings::apply_config(std::string_view file, const std::vector<ConfigEnt
                                      SettingSource::kConfigFile)
                                : invalid_argument(cat(file, ": unknown key '", entry.key, "'",
                                                       did_you_mean(entry.key, keys)));
-    ATTUNE_RETURN_IF_ERROR(noted(
-        status, entry.key,
-        flag ? cat("give ", entry.key, " ", flag_values(*flag)) : "docs/settings.md lists all keys",
-        errors));
+    ATTUNE_RETURN_IF_ERROR(
+        noted(status, entry.key,
+              flag ? flag_mend(*flag, entry.key) : "docs/settings.md lists all keys", errors));
   }
   return {};
 }

@@ -24,19 +24,19 @@ consteval size_t count_members() {
 std::vector<Flag> option_flags(Options& o) {
   // clang-format off
   Flag rows[] = {
-    {"model", &o.model, "Model", "PATH", "GGUF file, safetensors file or model folder", {.alias = "model-path"}},
-    {"served-model-name", &o.served_model_name, "Model", "NAME", "name that /v1/models tells; empty: the model's own"},
-    {"load-format", &o.load_format, "Model", "", "how to read the weights; dummy takes random ones and needs only a config.json", {.choices = {"auto", "gguf", "safetensors", "dummy"}}},
+    {"model", &o.model, "Model", "PATH", "GGUF file, folder that has exactly one, or Hugging Face folder (config.json, *.safetensors, tokenizer.json)", {.alias = "model-path"}},
+    {"served-model-name", &o.served_model_name, "Model", "NAME", "name that /v1/models tells; empty: that of the file or folder"},
+    {"load-format", &o.load_format, "Model", "", "how to read the weights; dummy makes random ones for a config.json (text also needs a tokenizer beside it, or --tokenizer)", {.choices = {"auto", "gguf", "safetensors", "dummy"}}},
     {"tokenizer", &o.tokenizer, "Model", "PATH", "tokenizer.json, GGUF or folder with the vocabulary; empty: the model's own", {.alias = "tokenizer-path"}},
     {"chat-template", &o.chat_template, "Model", "FILE", "Jinja chat template; empty: the model's own"},
     {"context-length", &o.context_length, "Model", "TOKENS", "longest prompt and output together; 0: as the model was trained", {.min = 0}},
     {"random-seed", &o.random_seed, "Model", "N", "seed of dummy weights and of requests that give none"},
 
     {"device", &o.device, "Device", "", "where the model runs", {.choices = {"auto", "cpu", "cuda"}}},
-    {"dtype", &o.dtype, "Device", "", "type of activations; auto: bfloat16 where the device computes in it, else float32", {.choices = {"auto", "float32", "bfloat16", "float16"}}},
+    {"dtype", &o.dtype, "Device", "", "type of activations; auto: bfloat16 where it is faster, else float32; no device computes in float16 yet, it is refused", {.choices = {"auto", "float32", "bfloat16", "float16"}}},
     {"kv-cache-dtype", &o.kv_cache_dtype, "Device", "", "type of keys and values in the cache; auto: as the activations", {.choices = {"auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"}}},
     {"cpu-isa", &o.cpu_isa, "Device", "", "highest CPU instruction level to use; auto: what the CPU has", {.choices = {"auto", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}}},
-    {"threads", &o.threads, "Device", "N", "CPU threads that compute; 0: one per core", {.min = 0, .max = 1024}},
+    {"threads", &o.threads, "Device", "N", "CPU threads that compute; 0: one per core", {.min = 0, .max = 256}},
 
     {"attention-backend", &o.attention_backend, "Attention", "NAME", "attention backend of both phases; empty: chosen (attune explain says which and why)"},
     {"prefill-attention-backend", &o.prefill_attention_backend, "Attention", "NAME", "attention backend of prompts; empty: chosen"},
@@ -87,8 +87,8 @@ std::vector<Flag> option_flags(Options& o) {
     {"request-timeout", &o.request_timeout, "Server", "SECONDS", "longest life of a request, from arrival to its last token; 0: no limit", {.min = 0}},
     {"read-timeout", &o.read_timeout, "Server", "SECONDS", "longest time for a client to send its request; 0: no limit", {.min = 0}},
     {"max-connections", &o.max_connections, "Server", "N", "most open connections", {.min = 1}},
-    {"log-level", &o.log_level, "Server", "", "least weight of a log line", {.choices = {"debug", "info", "warning", "error"}}},
-    {"log-requests", &o.log_requests, "Server", "", "log each request"},
+    {"log-level", &o.log_level, "Logging", "", "least weight of a log line", {.choices = {"debug", "info", "warning", "error"}}},
+    {"log-requests", &o.log_requests, "Logging", "", "log each request"},
   };
   // clang-format on
   static_assert(std::size(rows) == count_members<Options>(), "every member of Options has one row");
