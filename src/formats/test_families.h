@@ -25,6 +25,19 @@ inline constexpr FamilyTraits kTestFamilies[] = {
      .hf_architecture = "Qwen3ForCausalLM",
      .qk_norm = true,
      .window_rule = WindowRule::kSwitched},
+    {.name = "deepseek_v2",
+     .gguf_architecture = "deepseek2",
+     .hf_architecture = "DeepseekV2ForCausalLM",
+     .gguf_rope = RopeStyle::kInterleaved,
+     .hf_rope = RopeStyle::kInterleaved,
+     .mla = true,
+     .moe = MoeRule::kSoftmax},
+    {.name = "deepseek_v3",
+     .gguf_architecture = "",
+     .hf_architecture = "DeepseekV3ForCausalLM",
+     .hf_rope = RopeStyle::kInterleaved,
+     .mla = true,
+     .moe = MoeRule::kSigmoid},
 };
 
 inline Result<ModelConfig> model_config_from_gguf(const GgufFile& gguf) {
