@@ -53,7 +53,7 @@ struct Tuning {
 };
 
 struct Capabilities {
-  std::string name;  // "cpu", "reference", "fa3", ...
+  std::string name;  // of its folder under backends/
   std::vector<Arch> archs;
   std::vector<AttentionKind> kinds;
   std::vector<Phase> phases;

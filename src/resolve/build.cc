@@ -53,8 +53,18 @@ std::vector<std::string> backend_names(const State& s) {
   return names;
 }
 
+// Those that this model could have here, however built.
+std::vector<std::string> fitting_names(const State& s) {
+  std::vector<std::string> names;
+  for (const Descriptor& d : s.backends)
+    if (has(d.capabilities.archs, s.in.device.arch) && has(d.capabilities.kinds, s.in.model.kind))
+      names.push_back(d.capabilities.name);
+  return names;
+}
+
 // The backend that a user means by `name`; a conflict and null if there is none.
-Descriptor* meant(State& s, std::string name, const std::string& flag, const std::string& spelled) {
+Descriptor* meant(State& s, std::string name, const std::string& flag, const std::string& spelled,
+                  const std::vector<std::string>& choices) {
   for (const AliasRow& alias : s.in.preferences.aliases)
     if (alias.kind == s.in.model.kind && alias.name == name) name = alias.meant;
   for (Descriptor& d : s.backends)
@@ -62,7 +72,7 @@ Descriptor* meant(State& s, std::string name, const std::string& flag, const std
   s.conflict("S8", {flag},
              cat(spelled, ": there is no backend '", name, "'",
                  base::did_you_mean(name, backend_names(s))),
-             "choose from: " + join(backend_names(s)));
+             "name one of: " + join(choices));
   return nullptr;
 }
 
@@ -75,7 +85,7 @@ void take_as_built(State& s, const char*) {
 
 void leave_out(State& s, const char*) {
   for (const std::string& name : s.in.build.without)
-    if (Descriptor* d = meant(s, name, "--without", "--without " + name))
+    if (Descriptor* d = meant(s, name, "--without", "--without " + name, backend_names(s)))
       d->unavailable = "built without " + name;
 }
 
@@ -106,7 +116,7 @@ void assume(State& s, const char*) {
                  cat(spelled, ": there is no capability '", wanted, "'",
                      base::did_you_mean(wanted, switch_names())),
                  "choose from: " + join(switch_names()));
-    Descriptor* d = meant(s, text.substr(0, colon), flag, spelled);
+    Descriptor* d = meant(s, text.substr(0, colon), flag, spelled, backend_names(s));
     if (found && d) found->set(d->capabilities, value == "on");
   }
 }
@@ -124,7 +134,7 @@ void names(State& s, const char* id) {
     named.flag = own.empty() ? "--attention-backend"
                  : decode    ? "--decode-attention-backend"
                              : "--prefill-attention-backend";
-    const Descriptor* d = meant(s, name, named.flag, cat(named.flag, " ", name));
+    const Descriptor* d = meant(s, name, named.flag, cat(named.flag, " ", name), fitting_names(s));
     if (!d) continue;
     named.name = d->capabilities.name;
     if (named.name != name)

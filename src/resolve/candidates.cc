@@ -69,19 +69,38 @@ void list_sized(State& s, Phase phase) {
   }
 }
 
+// Who can serve all phases that `flag` names for: those of the preferred order first.
+std::vector<std::string> able(const State& s, std::string_view flag) {
+  std::vector<Phase> phases;
+  for (Phase phase : kOwnPhases)
+    if (s.named_for(phase).flag && s.named_for(phase).flag == flag) phases.push_back(phase);
+  std::vector<std::string> names;
+  auto add = [&](const std::string& name) {
+    const Descriptor* d = s.find(name);
+    if (!d || has(names, name)) return;
+    for (Phase phase : phases)
+      if (objection(s, d->capabilities, phase)) return;
+    names.push_back(name);
+  };
+  for (Phase phase : phases)
+    if (const PreferenceRow* row = preference(s, phase))
+      for (const std::string& name : row->order) add(name);
+  for (const Descriptor& d : s.backends) add(d.capabilities.name);
+  return names;
+}
+
 // S8, S10, S12, S13: a flag names what cannot serve its phase at all.
-void refuse_named(State& s, Phase phase, const Named& named, const Objection& o) {
+void refuse_named(State& s, const Named& named, const Objection& o) {
   std::vector<std::string> flags = {named.flag};
   std::string text = cat(named.flag, " ", named.name);
   if (!o.asked.empty()) {
     flags.push_back(o.asked.substr(0, o.asked.find(' ')));
     text += cat(" with ", o.asked);
   }
-  const std::vector<std::string> others = able(s, phase);
+  const std::vector<std::string> others = able(s, named.flag);
   std::string mend = o.mend;
   if (!others.empty())
-    mend += cat(mend.empty() ? "" : ", or ", "for ", attention::phase_name(phase),
-                " name one of: ", join(others));
+    mend += cat(mend.empty() ? "" : "; or ", "use ", named.flag, " with one of: ", join(others));
   if (mend.empty()) mend = "the refused backends and their reasons tell what is in the way";
   s.conflict(o.rule, std::move(flags), cat(text, ": ", named.name, " ", o.why), std::move(mend));
 }
@@ -113,6 +132,7 @@ void choose_page(State& s, const char* id) {
   if (best >= 0) {
     s.reason(id, "page size ", s.out.page_size, ": the first candidates share it, ", sizes[0],
              " is preferred");
+    list_own_phases(s, id);  // without those that do not serve it
     return;
   }
   const Named &prefill = s.named_for(Phase::kPrefill), &decode = s.named_for(Phase::kDecode);
@@ -165,8 +185,6 @@ constexpr Rule kCandidateRules[] = {
     {"S4", nullptr, tell_orders},
     {"S8", nullptr, list_own_phases},
     {"S9", [](const State& s) { return s.set().page_size == 0; }, choose_page},
-    {"S9", [](const State& s) { return s.set().page_size == 0; },
-     list_own_phases},  // that serve it
     {"S11", misses_tree_mask, tree_masks},
 };
 
@@ -221,7 +239,7 @@ void list_candidates(State& s, Phase phase) {
       continue;
     }
     s.out.refused.push_back({place.name, phase, o.why});
-    if (own && place.name == named.name) refuse_named(s, phase, named, o);
+    if (own && place.name == named.name) refuse_named(s, named, o);
   }
   for (const Descriptor& d : s.backends) {
     const std::string& name = d.capabilities.name;

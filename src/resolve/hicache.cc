@@ -320,7 +320,8 @@ constexpr Rule kRules[] = {
 };
 
 constexpr Rule kHoldRules[] = {
-    {"H5", [](const State& s) { return by_kernel(s) && !to_hold(s).empty(); }, hold},
+    {"H5", [](const State& s) { return by_kernel(s) && !endangered(s) && !to_hold(s).empty(); },
+     hold},
 };
 
 }  // namespace

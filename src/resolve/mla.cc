@@ -44,9 +44,10 @@ void constants(State& s, const char* id) {
   m.absorb_below = o.mla_absorb_below >= 0 ? o.mla_absorb_below : kAbsorbBelow;
   m.capacity = o.chunked_prefix_capacity > 0 ? o.chunked_prefix_capacity
                                              : default_capacity(s.in.device.arch);
+  s.reason("M1", "a prompt without a cached prefix is ragged");
   s.reason(id, "a prompt with a cached prefix and fewer than ", m.absorb_below,
            " new tokens is absorbed", o.mla_absorb_below >= 0 ? ": --mla-absorb-below" : "");
-  s.reason("M2", "up to ", m.capacity, " keys are up-projected at once",
+  s.reason("M2", "up to ", m.capacity, " keys are up-projected at once, more in chunks",
            o.chunked_prefix_capacity > 0 ? ": --chunked-prefix-capacity" : "");
   s.out.mla = m;
 }
@@ -64,15 +65,24 @@ void all_paths(State& s, const char*) {
   add(Path::kAbsorbed);
 }
 
+// What the bounds were set for does not happen.
+const char* bounds_note(const State& s) {
+  return s.set().mla_absorb_below >= 0 || s.set().chunked_prefix_capacity > 0
+             ? "; --mla-absorb-below and --chunked-prefix-capacity have no effect"
+             : "";
+}
+
 void no_chunks(State& s, const char* id) {
-  s.reason(id, "--disable-chunked-prefix-cache: a prompt with a cached prefix is absorbed");
+  s.reason(id, "--disable-chunked-prefix-cache: a prompt with a cached prefix is absorbed",
+           bounds_note(s));
 }
 
 void one_path(State& s, const char* id) {
   s.out.mla->one_path = true;
   s.out.mla->paths.clear();
   if (any_takes(s, Path::kAbsorbed)) s.out.mla->paths = {Path::kAbsorbed};
-  s.reason(id, "one path, absorbed, serves every prompt: where a prefix ends changes no bit");
+  s.reason(id, "one path, absorbed, serves every prompt: where a prefix ends changes no bit",
+           bounds_note(s));
 }
 
 // M5: the first cannot absorb, who does it instead.

@@ -180,13 +180,6 @@ Objection objection(const State& s, const Capabilities& c, Phase phase) {
   return {};
 }
 
-std::vector<std::string> able(const State& s, Phase phase) {
-  std::vector<std::string> names;
-  for (const Descriptor& d : s.backends)
-    if (!objection(s, d.capabilities, phase)) names.push_back(d.capabilities.name);
-  return names;
-}
-
 bool serves_page(const Capabilities& c, int32_t page_size) {
   return c.page_sizes.empty() || has(c.page_sizes, page_size);
 }

@@ -80,8 +80,6 @@ struct State {
 
 // requirements.cc
 Objection objection(const State& s, const attention::Capabilities& c, attention::Phase phase);
-// Names of the backends that can serve the phase.
-std::vector<std::string> able(const State& s, attention::Phase phase);
 bool serves_page(const attention::Capabilities& c, int32_t page_size);
 
 // Pages must divide kernels' tiles, and one another (prefix granularity, host pages): powers of

@@ -67,7 +67,9 @@ void check_wish(State& s, const char* id, const char* flag, const std::string& v
 
 void splits(State& s, const char* id) {
   s.out.tuning.num_splits = s.set().num_splits;
-  if (s.set().num_splits > 1) {
+  if (s.set().enable_deterministic_inference) {
+    s.reason(id, "parts of a sequence: cut at places that do not move with its length");
+  } else if (s.set().num_splits > 1) {
     check_wish(s, id, "--num-splits", cat(s.set().num_splits), &Capabilities::num_splits);
   } else {
     s.reason(id, s.set().num_splits == 1

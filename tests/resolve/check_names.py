@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""Fails on a backend's name outside its folder and the preference table (src/ and include/; docs and tests may name all).
+
+`cpu` and `reference` are words of other meanings too: of these, only the quoted names in src/resolve and src/engine count.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BACKENDS = ROOT / "src/attention/backends"
+TABLE = ROOT / "src/resolve/preferences.cc"
+WORDS = {"cpu", "reference"}
+
+
+def main():
+    names = sorted(p.parent.name for p in BACKENDS.glob("*/entry.cc"))
+    problems = []
+    for path in sorted(p for folder in ("src", "include") for p in (ROOT / folder).rglob("*") if p.suffix in {".h", ".cc"}):
+        if path == TABLE or path.stem.endswith("_test") or "testing" in path.parts:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for name in names:
+                if BACKENDS / name in path.parents:
+                    continue
+                if name in WORDS:
+                    found = path.parent.name in ("resolve", "attention") and f'== "{name}"' in line
+                else:
+                    found = re.search(rf"(?<![\w-]){name}(?![\w-])", line)
+                if found:
+                    problems.append(f"{path.relative_to(ROOT)}:{number}: names the backend {name}")
+    print("\n".join(problems) or f"{len(names)} backends, named in their folders and {TABLE.relative_to(ROOT)} alone")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

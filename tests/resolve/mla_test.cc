@@ -1,0 +1,93 @@
+// The constants and paths of the M rows, as far as they are resolved at start.
+#include "explain.h"
+
+namespace attune::resolve {
+namespace {
+
+using attention::Path;
+using testing::HasSubstr;
+
+using Paths = std::vector<Path>;
+const Paths kAll = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
+
+MlaChoice mla(const Resolution& r) {
+  EXPECT_TRUE(r.mla);
+  return r.mla.value_or(MlaChoice{});
+}
+
+TEST(M1ToM4, PathsAndConstants) {
+  struct Row {
+    const char* device;
+    int32_t absorb_below;
+    int64_t capacity;
+  };
+  for (const Row& row : std::vector<Row>{{"sm90", 160, 131072},
+                                         {"sm80", 160, 131072},
+                                         {"sm100", 160, 131072},
+                                         {"cpu", 160, 4096}})
+    for (const char* model : {"deepseek-v2-lite", "deepseek-v3"}) {
+      const MlaChoice m = mla(explain(row.device, model));
+      EXPECT_EQ(m.paths, kAll) << row.device;
+      EXPECT_EQ(m.absorb_below, row.absorb_below);
+      EXPECT_EQ(m.capacity, row.capacity);
+      EXPECT_TRUE(m.chunked_prefix);
+    }
+}
+
+TEST(M1ToM4, FlagsSetThem) {
+  const MlaChoice m =
+      mla(explain("cpu", "deepseek-v2-lite", "--chunked-prefix-capacity 100 --mla-absorb-below 0"));
+  EXPECT_EQ(m.capacity, 100);
+  EXPECT_EQ(m.absorb_below, 0);
+  const MlaChoice off = mla(explain("cpu", "deepseek-v2-lite", "--disable-chunked-prefix-cache"));
+  EXPECT_FALSE(off.chunked_prefix);
+  EXPECT_EQ(off.paths, (Paths{Path::kRagged, Path::kAbsorbed}));
+}
+
+TEST(M1ToM4, AnMhaModelHasNone) {
+  const Resolution r = explain("sm90", "llama3-8b", "--mla-absorb-below 7");
+  EXPECT_FALSE(r.mla);
+  EXPECT_TRUE(has_rule(r, "mla"));  // told, not ignored
+  EXPECT_FALSE(has_rule(explain("sm90", "llama3-8b"), "mla"));
+}
+
+TEST(M5, ChunksOffAndNoAbsorbedExtendGoesToTheFallback) {
+  const std::string off = "--disable-chunked-prefix-cache --assume trtllm_mla:absorbed-extend=off";
+  const Resolution r = explain("sm90", "deepseek-v3", off);
+  EXPECT_TRUE(r.conflicts.empty());
+  EXPECT_EQ(head(r, Phase::kPrefill), "trtllm_mla");
+  EXPECT_EQ(mla(r).paths, (Paths{Path::kRagged, Path::kAbsorbed}));
+  EXPECT_THAT(to_json(r),
+              HasSubstr("trtllm_mla has no absorbed extend: flashinfer_mla serves those prompts"));
+  // M8: decode and its followers are not affected.
+  EXPECT_EQ(r.of(Phase::kDecode).size(), 4u);
+}
+
+TEST(M5, NobodyAbsorbs) {
+  const std::string alone =
+      "--attention-backend trtllm_mla --no-attention-fallback --assume "
+      "trtllm_mla:absorbed-extend=off ";
+  EXPECT_THAT(
+      only_conflict(explain("sm90", "deepseek-v3", alone + "--disable-chunked-prefix-cache"), "M5"),
+      HasSubstr("drop --no-attention-fallback or --disable-chunked-prefix-cache"));
+  const MlaChoice m = mla(explain("sm90", "deepseek-v3", alone));
+  EXPECT_EQ(m.paths, (Paths{Path::kRagged, Path::kOneShot, Path::kChunked}));
+  EXPECT_EQ(m.absorb_below, 0);
+  EXPECT_THAT(only_conflict(explain("sm90", "deepseek-v3", alone + "--mla-absorb-below 100"), "M4"),
+              HasSubstr("use --mla-absorb-below 0"));
+}
+
+TEST(M6, TheDecodeShapedKernelAbsorbsAsTheFirst) {
+  const Resolution r = explain("sm90", "deepseek-v3", "--disable-chunked-prefix-cache");
+  EXPECT_FALSE(has_rule(r, "M5"));
+  EXPECT_EQ(head(r, Phase::kPrefill), "trtllm_mla");
+}
+
+TEST(M9, Fp8LatentsGoToWhoReadsThemAsTheyAre) {
+  const Resolution r = explain("sm90", "deepseek-v3", "--kv-cache-dtype fp8_e4m3");
+  EXPECT_EQ(names(r, Phase::kDecode), (Names{"trtllm_mla", "reference"}));
+  EXPECT_THAT(why_refused(r, "flashinfer_mla", Phase::kDecode), HasSubstr("not fp8_e4m3"));
+}
+
+}  // namespace
+}  // namespace attune::resolve

@@ -1,0 +1,126 @@
+// S12, S13 and the wishes F2 to F4. Each test is named by its row.
+#include "explain.h"
+
+namespace attune::resolve {
+namespace {
+
+using attention::Toggle;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kDeterministic = "--enable-deterministic-inference";
+
+TEST(S12, OnlyBatchInvariantBackends) {
+  struct Row {
+    const char *device, *model;
+    Names prefill, decode;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"sm90", "llama3-8b", {"fa3", "reference"}, {"fa3", "reference"}},
+           {"sm80", "llama3-8b", {"reference"}, {"reference"}},
+           {"sm90", "deepseek-v3", {"trtllm_mla", "reference"}, {"trtllm_mla", "reference"}},
+           {"cpu", "smollm2", {"cpu", "reference"}, {"cpu", "reference"}}}) {
+    const Resolution r = explain(row.device, row.model, kDeterministic);
+    EXPECT_TRUE(r.conflicts.empty());
+    EXPECT_EQ(names(r, Phase::kPrefill), row.prefill) << row.device;
+    EXPECT_EQ(names(r, Phase::kDecode), row.decode) << row.device;
+  }
+  EXPECT_THAT(why_refused(explain("sm90", "llama3-8b", kDeterministic), "cudnn", Phase::kDecode),
+              HasSubstr("not batch-invariant"));
+}
+
+TEST(S12, ANamedBackendThatIsNotIsRefusedWithItsReason) {
+  const Resolution r = explain("sm90", "llama3-8b", kDeterministic + " --attention-backend cudnn");
+  EXPECT_THAT(only_conflict(r, "S12"), AllOf(HasSubstr("cudnn is not batch-invariant"),
+                                             HasSubstr("drop " + kDeterministic)));
+  EXPECT_EQ(r.conflicts[0].flags, (Names{"--attention-backend", kDeterministic}));
+  EXPECT_THAT(only_conflict(explain("sm90", "llama3-8b",
+                                    kDeterministic + " --attention-backend fa3 "
+                                                     "--assume fa3:batch-invariant=off"),
+                            "S12"),
+              HasSubstr("fa3 is not batch-invariant"));
+}
+
+TEST(S12, SplitsThatMoveAreRefused) {
+  for (const char* device : {"cpu", "sm90"}) {
+    EXPECT_THAT(
+        only_conflict(explain(device, "llama3-8b", kDeterministic + " --num-splits 2"), "S12"),
+        AllOf(HasSubstr("--num-splits 2"), HasSubstr("use --num-splits 0 or 1")));
+    for (const char* fine : {" --num-splits 0", " --num-splits 1"})
+      EXPECT_TRUE(explain(device, "llama3-8b", kDeterministic + fine).conflicts.empty());
+  }
+}
+
+TEST(S12, OneMlaPath) {
+  for (const char* device : {"cpu", "sm80", "sm90", "sm100"}) {
+    const Resolution r = explain(device, "deepseek-v3", kDeterministic);
+    ASSERT_TRUE(r.mla);
+    EXPECT_TRUE(r.mla->one_path);
+    EXPECT_EQ(r.mla->paths, std::vector{attention::Path::kAbsorbed}) << device;
+  }
+  // Who has no absorbed extend cannot serve it.
+  const std::string off = " --assume trtllm_mla:absorbed-extend=off";
+  EXPECT_EQ(head(explain("sm90", "deepseek-v3", kDeterministic + off), Phase::kPrefill),
+            "reference");
+  EXPECT_THAT(
+      only_conflict(explain("sm90", "deepseek-v3",
+                            kDeterministic + off + " --prefill-attention-backend trtllm_mla"),
+                    "S12"),
+      HasSubstr("no absorbed extend"));
+}
+
+TEST(S13, ADecodeCandidateMustBeGraphSafe) {
+  const std::string unsafe = "--assume fa3:graph-safe=off";
+  const Resolution r = explain("sm90", "llama3-8b", unsafe);
+  EXPECT_TRUE(r.conflicts.empty());
+  EXPECT_EQ(names(r, Phase::kDecode), (Names{"flashinfer", "cudnn", "reference"}));
+  EXPECT_EQ(head(r, Phase::kPrefill), "fa3");
+  EXPECT_THAT(why_refused(r, "fa3", Phase::kDecode), HasSubstr("not graph-safe"));
+  EXPECT_THAT(only_conflict(
+                  explain("sm90", "llama3-8b", unsafe + " --decode-attention-backend fa3"), "S13"),
+              AllOf(HasSubstr("fa3 is not graph-safe"), HasSubstr("use --disable-cuda-graph")));
+  EXPECT_EQ(head(explain("sm90", "llama3-8b", unsafe + " --disable-cuda-graph"), Phase::kDecode),
+            "fa3");
+  EXPECT_EQ(head(explain("cpu", "smollm2", "--assume cpu:graph-safe=off"), Phase::kDecode), "cpu");
+}
+
+TEST(S13, GraphPolicy) {
+  EXPECT_TRUE(explain("sm90", "llama3-8b").graphs.enabled);
+  EXPECT_EQ(explain("sm90", "llama3-8b").graphs.max_bs, 256);
+  EXPECT_EQ(explain("sm90", "llama3-8b", "--cuda-graph-max-bs 24").graphs.max_bs, 24);
+  EXPECT_FALSE(explain("sm90", "llama3-8b", "--disable-cuda-graph").graphs.enabled);
+  EXPECT_FALSE(explain("cpu", "llama3-8b").graphs.enabled);
+  Inputs small = inputs("sm89", "llama3-8b", "");
+  small.device.memory = int64_t{24} << 30;
+  EXPECT_EQ(resolve(small).graphs.max_bs, 32);
+}
+
+TEST(F2, Packing) {
+  EXPECT_EQ(explain("sm90", "llama3-8b").tuning.pack_gqa, Toggle::kAuto);
+  EXPECT_EQ(explain("sm90", "llama3-8b", "--pack-gqa on").tuning.pack_gqa, Toggle::kOn);
+  EXPECT_EQ(explain("sm90", "llama3-8b", "--pack-gqa off").tuning.pack_gqa, Toggle::kOff);
+  EXPECT_THAT(
+      only_conflict(explain("sm80", "llama3-8b", "--pack-gqa on --without reference"), "F2"),
+      HasSubstr("--pack-gqa on"));
+}
+
+TEST(F3, Splits) {
+  EXPECT_EQ(explain("sm90", "llama3-8b").tuning.num_splits, 0);
+  EXPECT_EQ(explain("sm90", "llama3-8b", "--num-splits 4").tuning.num_splits, 4);
+  EXPECT_THAT(
+      only_conflict(explain("sm80", "llama3-8b", "--num-splits 4 --without reference"), "F3"),
+      HasSubstr("no backend that serves this takes it"));
+}
+
+TEST(F4, DependentLaunch) {
+  EXPECT_EQ(explain("sm90", "llama3-8b").tuning.pdl, Toggle::kOn);
+  EXPECT_EQ(explain("sm90", "llama3-8b", "--enable-pdl off").tuning.pdl, Toggle::kOff);
+  EXPECT_EQ(explain("sm80", "llama3-8b").tuning.pdl, Toggle::kOff);
+  EXPECT_EQ(explain("cpu", "smollm2").tuning.pdl, Toggle::kOff);
+  for (const char* device : {"cpu", "sm80", "sm89"})
+    EXPECT_THAT(only_conflict(explain(device, "llama3-8b", "--enable-pdl on"), "F4"),
+                HasSubstr("needs sm90 or later"));
+}
+
+}  // namespace
+}  // namespace attune::resolve
