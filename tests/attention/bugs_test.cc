@@ -1,5 +1,6 @@
 // Public bug reports of kind A (wrong results, illegal access) that a CPU backend could repeat,
-// each as its own small case, on every backend of this machine at its best ISA level.
+// each as its own small case, on every backend of this machine at its best ISA level.
+// and A-27, which are about splits, are in tuning_test.cc.
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -28,14 +29,12 @@ class Bug : public ::testing::TestWithParam<std::string> {
 };
 using BugA02 = Bug;
 using BugA08 = Bug;
-using BugA09 = Bug;
 using BugA11 = Bug;
 using BugA14 = Bug;
 using BugA17 = Bug;
 using BugA20 = Bug;
 using BugA21 = Bug;
 using BugA26 = Bug;
-using BugA27 = Bug;
 using BugA28 = Bug;
 
 std::vector<std::string> names() {
@@ -87,19 +86,6 @@ TEST_P(BugA08, SoftCapComesBeforeTheMask) {
   for (int d = 0; d < 8; ++d) EXPECT_EQ(got.out[d], v[63 * 8 + d]);
 }
 ATTUNE_BUG(BugA08);
-
-// Ragged query lengths, and contexts that are split between threads beside ones that are not.
-TEST_P(BugA09, SplitsWithRaggedBatches) {
-  const Shape shape{.q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
-  const std::vector<Seq> seqs = {{1, 5, 1}, {3, 500, 2}, {7, 5000, 3}};
-  const Problem p(shape, seqs);
-  const Output want = reference_.run(p);
-  for (int threads : {1, 2, 3, 8}) {
-    const Runner runner(GetParam(), "auto", threads);
-    expect_close(runner.run(p), want, 2e-5, 2e-5, std::to_string(threads) + " threads");
-  }
-}
-ATTUNE_BUG(BugA09);
 
 // The scores of each head differ in size, so that transposed LSEs would show.
 TEST_P(BugA11, LseByRowAndHead) {
@@ -242,16 +228,6 @@ TEST_P(BugA26, WindowIsAnchoredAtTheQuery) {
                1e-5, 1e-5, "window 128");
 }
 ATTUNE_BUG(BugA26);
-
-// Scratch is full of NaN before each run (Runner), and the threads race for items differently.
-TEST_P(BugA27, RepeatedRunsAreBitIdentical) {
-  const Problem p({.q_heads = 3, .kv_heads = 1, .qk_dim = 16, .v_dim = 16},
-                  {{1, 3000, 1}, {4, 1500, 2}, {1, 9, 3}});
-  const Output first = runner_.run(p);
-  const int repeats = GetParam() == "reference" ? 3 : 100;
-  for (int i = 0; i < repeats; ++i) expect_same_bits(runner_.run(p), first, "repeat");
-}
-ATTUNE_BUG(BugA27);
 
 TEST_P(BugA28, PageIdsAreBounded) {
   const std::vector<Seq> seqs = {{1, 40, 1}, {2, 70, 2}};

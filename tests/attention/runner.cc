@@ -101,7 +101,20 @@ Output Runner::run_with(Plan& plan, const Problem& problem, Phase phase, const L
   const Batch batch = problem.batch(phase);
   const Status planned = backend_->plan(batch, plan);
   EXPECT_TRUE(planned.ok()) << planned.to_string();
+  return execute(plan, problem, layer, out_dtype);
+}
 
+std::unique_ptr<Plan> Runner::make_plan(const Problem& problem, const Tuning& tuning) {
+  Limits limits = problem.limits(threads_);
+  limits.tuning = tuning;
+  auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
+  ATTUNE_CHECK(workspace.ok());
+  workspaces_.push_back(std::move(*workspace));
+  return backend_->make_plan(limits, workspaces_.back().data());
+}
+
+Output Runner::execute(Plan& plan, const Problem& problem, const LayerParams& layer,
+                       DType out_dtype) const {
   const Shape& shape = problem.shape();
   GuardedRows out(problem.tokens(), int64_t{shape.q_heads} * shape.v_dim, out_dtype);
   Output result;

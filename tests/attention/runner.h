@@ -28,6 +28,11 @@ class Runner {
   // The same with a plan that the caller keeps, made for limits that hold the problem.
   Output run_with(Plan& plan, const Problem& problem, Phase phase, const LayerParams& layer,
                   tensor::DType out_dtype = tensor::DType::kF32) const;
+  // One layer more of what was planned last.
+  Output execute(Plan& plan, const Problem& problem, const LayerParams& layer,
+                 tensor::DType out_dtype = tensor::DType::kF32) const;
+  // Made for the problem's limits, with a workspace that lives as long as the runner.
+  std::unique_ptr<Plan> make_plan(const Problem& problem, const Tuning& tuning = {});
   Status plan_only(const Problem& problem, Phase phase) const;
   const Backend& backend() const { return *backend_; }
   device::Device& device() const { return *device_; }
@@ -39,6 +44,7 @@ class Runner {
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<Backend> backend_;
+  std::vector<device::Buffer> workspaces_;
 };
 
 // Names of the ISA levels this machine has.

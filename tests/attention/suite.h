@@ -45,7 +45,7 @@ class Suite : public ::testing::TestWithParam<Target> {
   // Of outputs: rounding of what a backend computes with.
   double tolerance(const Shape& shape) const;
 
-  const Runner runner_;
+  Runner runner_;
   const Runner reference_{"reference", "auto", 2};
 
  private:

@@ -1,0 +1,202 @@
+// A plan lives for many steps: nothing of one batch stays in the next, nothing is allocated once it
+// is warm, and padding has no effect. Bug-log entries of kind C as far as a CPU has them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+
+#include "allocations.h"
+#include "suite.h"
+
+namespace attune::attention::test {
+namespace {
+
+class PlanReuse : public Suite {
+ protected:
+  std::vector<Shape> shapes() const {
+    std::vector<Shape> all;
+    for (const Shape& shape :
+         {Shape{.q_heads = 6, .kv_heads = 2, .qk_dim = 16, .v_dim = 16}, absorbed(16, 16, 8)})
+      if (missing(caps(), adapt(shape), Phase::kDecode, {}, false).empty())
+        all.push_back(adapt(shape));
+    return all;
+  }
+};
+ATTUNE_SUITE(PlanReuse);
+using BugA06 = PlanReuse;
+using BugC01 = PlanReuse;
+using BugC02 = PlanReuse;
+using BugC05 = PlanReuse;
+using BugC06 = PlanReuse;
+using BugC07 = PlanReuse;
+using BugC12 = PlanReuse;
+
+// F5 and F8: the second time that a batch of some size comes, its metadata go where they were.
+TEST_P(PlanReuse, NoAllocationOnceWarm) {
+  if (caps().name == "reference") GTEST_SKIP() << "the oracle allocates as it goes";
+  for (const Shape& shape : shapes()) {
+    // More tiles than fit a small sort's buffer; some contexts long enough to be split.
+    Problem p(shape, {{1, 3000, 1}, {40, 90, 2}, {1, 5, 3}, {0, 9, 4}, {1, 700, 5}, {90, 90, 6}});
+    const auto plan = runner_.make_plan(p);
+    const Batch batch = p.batch(Phase::kPrefill);
+    const LayerParams layer = p.layer();
+    const int64_t q_width = int64_t{shape.q_heads} * shape.qk_dim,
+                  out_width = int64_t{shape.q_heads} * shape.v_dim;
+    std::vector<float> out(p.tokens() * out_width), lse(p.tokens() * shape.q_heads);
+    const Io io{.q = p.q().data(),
+                .q_stride = q_width,
+                .out = out.data(),
+                .out_stride = out_width,
+                .lse = lse.data()};
+    device::Stream& stream = runner_.stream();
+    const auto step = [&] {
+      const Status planned = counting([&] { return runner_.backend().plan(batch, *plan); });
+      EXPECT_TRUE(planned.ok()) << planned.to_string();
+      std::promise<void> counted;  // synchronize() itself may allocate
+      const auto until_counted = counted.get_future();
+      stream.launch([&] {
+        counting([&] {
+          runner_.backend().plan_on(*plan, stream);
+          for (int i = 0; i < 3; ++i) runner_.backend().run(*plan, layer, p.view(), io, stream);
+        });
+        counted.set_value();
+      });
+      until_counted.wait();
+      stream.synchronize();
+    };
+    step();
+    const int64_t before = allocations();
+    for (int i = 0; i < 5; ++i) step();
+    EXPECT_EQ(allocations(), before);
+    counting([&] { p.set_q(std::vector<float>(p.q())); });
+    EXPECT_GT(allocations(), before) << "an allocation would have been seen";
+  }
+}
+
+// A plan that served other batches gives the bits of a fresh one.
+TEST_P(BugC05, PlanIsMadeAnewForEachLength) {
+  for (const Shape& shape : shapes()) {
+    Problem p(shape, {{1, 5000, 1}, {1, 5000, 2}});
+    const auto plan = runner_.make_plan(p);
+    for (int len : {35, 36, 300, 2400, 5000, 40}) {
+      p.kv_lens() = {len, 5000 - len};
+      const Output got = runner_.run_with(*plan, p, Phase::kDecode, p.layer());
+      expect_same_bits(got, runner_.run(p, Phase::kDecode), text("length ", len));
+      if (len == 300)
+        expect_close(got, reference_.run(p, Phase::kDecode), tolerance(shape), tolerance(shape),
+                     "length 300");
+    }
+  }
+}
+ATTUNE_SUITE(BugC05);
+
+// Two requests take turns in the same arrays.
+TEST_P(BugC06, EachStepReadsWhatIsInTheArraysNow) {
+  for (const Shape& shape : shapes()) {
+    Problem p(shape, {{1, 130, 1}, {1, 130, 2}});
+    const auto plan = runner_.make_plan(p);
+    const auto mine = p.page_slots();
+    auto swapped = mine;
+    std::rotate(swapped.begin(), swapped.begin() + static_cast<int64_t>(mine.size()) / 2,
+                swapped.end());
+    const Output want[2] = {runner_.run(p, Phase::kDecode), [&] {
+                              p.page_slots() = swapped;
+                              return runner_.run(p, Phase::kDecode);
+                            }()};
+    EXPECT_NE(want[0].out, want[1].out);
+    for (int i = 0; i < 50; ++i) {
+      const auto& now = i % 2 ? swapped : mine;
+      std::copy(now.begin(), now.end(), p.page_slots().begin());
+      expect_same_bits(runner_.run_with(*plan, p, Phase::kDecode, p.layer()), want[i % 2],
+                       text("turn ", i));
+    }
+  }
+}
+ATTUNE_SUITE(BugC06);
+
+// Every number of sequences up to a bucket's, the rest without rows: same bits, and nothing written
+// beside them (Runner's guards, and its copy of the pool).
+TEST_P(BugC01, PaddingSequencesWriteNowhere) {
+  for (const Shape& shape : shapes()) {
+    for (int bucket : {1, 2, 4, 8}) {
+      for (int real = bucket / 2; real <= bucket; ++real) {
+        std::vector<Seq> seqs;
+        for (int i = 0; i < real; ++i) seqs.push_back({1, 20 + 90 * i, uint32_t(i + 1)});
+        const Output want = runner_.run(Problem(shape, seqs), Phase::kDecode);
+        for (int i = real; i < bucket; ++i) seqs.push_back({0, 0, 99});
+        expect_same_bits(runner_.run(Problem(shape, seqs), Phase::kDecode), want,
+                         text("sequences: ", real) + text(" of ", bucket));
+      }
+    }
+  }
+}
+ATTUNE_SUITE(BugC01);
+
+// Rows that see nothing, in the middle of a batch and poisoned all around, are 0 and leave the
+// others alone.
+TEST_P(BugC02, PaddingRowsHaveNoEffectOnRealOnes) {
+  for (const Shape& shape : shapes()) {
+    const Output real = runner_.run(Problem(shape, {{1, 40, 1}, {1, 700, 2}}), Phase::kDecode);
+    Output padded =
+        runner_.run(Problem(shape, {{1, 40, 1}, {1, 0, 3}, {1, 700, 2}, {1, 0, 4}}, Fill::kInf),
+                    Phase::kDecode);
+    const auto keep = [](std::vector<float>* v) {  // rows 0 and 2 of 4
+      const auto row = static_cast<int64_t>(v->size()) / 4;
+      for (int64_t i = 0; i < row; ++i) (*v)[row + i] = (*v)[2 * row + i];
+      v->resize(2 * row);
+    };
+    for (size_t i = 0; i < padded.out.size() / 4; ++i)
+      ASSERT_EQ(padded.out[padded.out.size() / 4 + i], 0.0f);
+    keep(&padded.out);
+    keep(&padded.lse);
+    expect_same_bits(padded, real, "with padding rows");
+  }
+}
+ATTUNE_SUITE(BugC02);
+
+// The page that padding names may hold anything, and is not written (Runner compares the pool).
+TEST_P(BugC07, ThePaddingPageIsNeitherReadNorWritten) {
+  for (const Shape& shape : shapes()) {
+    for (Fill fill : {Fill::kNaN, Fill::kInf}) {
+      Problem p(shape, {{1, 40, 1}, {0, 10, 2}}, fill);
+      p.page_slots().back() = 0;
+      const Output want = runner_.run(Problem(shape, {{1, 40, 1}}), Phase::kDecode);
+      expect_same_bits(runner_.run(p, Phase::kDecode), want, "with padding");
+    }
+  }
+}
+ATTUNE_SUITE(BugC07);
+
+// One plan through all phases, with page tables of several lengths.
+TEST_P(BugC12, PhasesShareAPlan) {
+  for (const Shape& shape : shapes()) {
+    Problem p(shape, {{1, 100, 1}, {1, 33, 2}, {1, 1, 3}});
+    const auto plan = runner_.make_plan(p);
+    const Output want = reference_.run(p);
+    for (int round = 0; round < 2; ++round)
+      for (Phase phase : {Phase::kDecode, Phase::kVerify, Phase::kPrefill, Phase::kDraftExtend})
+        expect_close(runner_.run_with(*plan, p, phase, p.layer()), want, tolerance(shape),
+                     tolerance(shape), phase_name(phase));
+  }
+}
+ATTUNE_SUITE(BugC12);
+
+// Layers of one plan differ in their windows: none is fixed when it is made.
+TEST_P(BugA06, WindowIsTheLayersNotThePlans) {
+  for (const Shape& shape : shapes()) {
+    const Problem p(shape, {{9, 200, 1}, {1, 60, 2}});
+    const auto plan = runner_.make_plan(p);
+    LayerParams layer = p.layer();
+    runner_.run_with(*plan, p, Phase::kPrefill, layer);
+    for (int window : {17, 0, 100, 17}) {
+      layer.window = window;
+      if (!serves(shape, Phase::kPrefill, layer)) continue;
+      expect_close(runner_.execute(*plan, p, layer), reference_.run(p, Phase::kPrefill, layer),
+                   tolerance(shape), tolerance(shape), text("window ", window));
+    }
+  }
+}
+ATTUNE_SUITE(BugA06);
+
+}  // namespace
+}  // namespace attune::attention::test
