@@ -29,8 +29,9 @@ std::string check_sequence(const Batch& b, const Limits& limits, int32_t s) {
   if (b.tree_mask && q_len > 64)
     return cat("sequence ", s, ": a token tree of ", q_len, " tokens; a mask has 64 bits");
   if (reads_rows(b.path)) {
-    if (b.kv_start[s] < 0 || b.kv_start[s] + kv_len > limits.page_size)
-      return cat("sequence ", s, ": key rows [", b.kv_start[s], ", ", b.kv_start[s] + kv_len,
+    const int64_t start = b.kv_start[s];
+    if (start < 0 || start + kv_len > limits.page_size)
+      return cat("sequence ", s, ": key rows [", start, ", ", start + kv_len,
                  ") are not within the ", limits.page_size, " there are");
     return {};
   }
@@ -61,6 +62,8 @@ Status check_batch(const Batch& b, const Limits& limits) {
     if (b.num_tokens == 0) return {};
     return invalid_argument(cat("attention batch: ", b.num_tokens, " tokens of no sequence"));
   }
+  if (reads_rows(b.path) && !b.kv_start)
+    return invalid_argument(cat("attention batch: no kv_start on the path ", path_name(b.path)));
   if (b.q_indptr[0] != 0 || (!reads_rows(b.path) && b.page_indptr[0] != 0))
     return invalid_argument("attention batch: q_indptr and page_indptr must begin with 0");
   for (int32_t s = 0; s < b.num_seqs; ++s) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 namespace attune::attention {
 namespace {
@@ -28,6 +29,30 @@ TEST(CheckBatch, AcceptsWhatIsWhole) {
   Arrays empty;
   empty.batch.num_seqs = empty.batch.num_tokens = 0;
   EXPECT_TRUE(empty.check().ok());
+}
+
+// Paths that read rows: no pages, and key rows within those there are.
+TEST(CheckBatch, RowsInPlaceOfPages) {
+  Arrays a;
+  std::vector<int32_t> kv_start = {5, 0};
+  a.batch.path = Path::kChunked;
+  a.batch.kv_start = kv_start.data();
+  a.batch.page_size = 0;
+  a.limits.page_size = 25;  // rows
+  a.limits.num_slots = 1;
+  EXPECT_TRUE(a.check().ok()) << a.check().to_string();
+  a.page_indptr = {9, 1, 1};  // not looked at
+  EXPECT_TRUE(a.check().ok());
+  for (const auto& [start, says] :
+       {std::pair{6, "key rows [6, 26)"}, std::pair{-1, "key rows [-1, 19)"},
+        std::pair{std::numeric_limits<int32_t>::max(), "not within the 25"}}) {
+    kv_start[0] = start;
+    const Status status = a.check();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << start;
+    EXPECT_NE(status.message().find(says), std::string::npos) << status.message();
+  }
+  a.batch.kv_start = nullptr;
+  EXPECT_NE(a.check().message().find("kv_start"), std::string::npos) << a.check().message();
 }
 
 TEST(CheckBatch, NamesWhatIsWrong) {

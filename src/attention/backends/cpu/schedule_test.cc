@@ -102,6 +102,42 @@ TEST(Schedule, SplitsALongContextOnlyWhenThreadsWouldIdle) {
   EXPECT_EQ(splits(schedule_of({limits(9, 3, 2), mixed})), 3);
 }
 
+// MLA's 128 heads of one KV head make two tiles of one size, which share all keys of a context.
+TEST(Schedule, HeadsInEvenTiles) {
+  const Schedule s = schedule_of({limits(128, 1, 2), {{1, 4000}}});
+  ASSERT_EQ(s.tiles.size(), 2u);
+  for (const Tile& t : s.tiles) EXPECT_EQ(t.num_heads, 64);
+  EXPECT_EQ(s.items.size(), 2u * 8u);
+  EXPECT_EQ(schedule_of({limits(16, 1, 2), {{12, 4000}}}).tiles.size(), 2u);  // 6 queries each
+}
+
+TEST(Schedule, NumSplitsFixesTheParts) {
+  for (int splits : {1, 2, 3, 7, 100}) {
+    Limits l = limits(9, 3, 2);
+    l.tuning.num_splits = splits;
+    for (int kv_len : {1, 64, 65, 500, 5000, 40000}) {
+      const int blocks = (kv_len + kBlock - 1) / kBlock;
+      for (const Tile& t : schedule_of({l, {{1, kv_len}}}).tiles) {
+        EXPECT_EQ(t.split_keys % kBlock, 0);
+        EXPECT_LE(t.num_splits(), splits);
+        EXPECT_GE(t.num_splits(), 1);
+        // As near to it as whole blocks allow.
+        EXPECT_GE(t.num_splits() * ((blocks + splits - 1) / splits), blocks);
+      }
+    }
+    for (const Tile& t : schedule_of({l, {{1, splits * 2 * kBlock}}}).tiles)
+      EXPECT_EQ(t.num_splits(), splits);
+  }
+}
+
+TEST(Schedule, PackGqaOffGivesEachHeadTilesOfItsOwn) {
+  Limits l = limits(8, 2, 2);
+  l.tuning.pack_gqa = Toggle::kOff;
+  const Schedule s = schedule_of({l, {{100, 200}}});
+  EXPECT_EQ(s.tiles.size(), 8u * 2u);  // 96 queries and 4
+  for (const Tile& t : s.tiles) EXPECT_EQ(t.num_heads, 1);
+}
+
 TEST(Schedule, LargeItemsFirst) {
   const Schedule s = schedule_of({limits(9, 3, 2), {{512, 512}, {1, 100}}});
   EXPECT_EQ(s.tiles[s.items.front().tile].first_q, 512 - 32);
