@@ -44,9 +44,11 @@ resolve::Resolution explain(const Invocation& call, const Request& request) {
                          .settings = options,
                          .backends = engine::backend_descriptors()};
   std::vector<resolve::Conflict> mistakes;
-  for (const base::FlagError& m : call.mistakes)
+  bool device_known = true;
+  for (const base::FlagError& m : call.mistakes) {
     mistakes.push_back({"flag", {m.flag}, m.text, m.mend});
-
+    device_known &= m.flag != "--device" && m.flag != "ATTUNE_DEVICE" && m.flag != "device";
+  }
   auto device = device_of(options, inputs.host);
   if (!device.ok())
     mistakes.push_back({"flag",
@@ -65,7 +67,7 @@ resolve::Resolution explain(const Invocation& call, const Request& request) {
          "name a GGUF file or a model folder, or --model-preset one of: " + presets});
   }
   resolve::Resolution resolution;
-  if (device.ok() && model.ok()) {
+  if (device_known && device.ok() && model.ok()) {
     inputs.device = *device;
     inputs.model = *model;
     resolution = resolve::resolve(inputs);
@@ -88,7 +90,7 @@ int run_explain(const Args& args) {
       "settings contradict each other.\n\n"
       "--device takes cpu, sm80, sm89, sm90 and sm100 too: a simulated device has every backend\n"
       "built, less --without, and its memory is not checked.",
-      1};
+      1, true};
   const std::string_view group = "attune explain";
   std::vector<base::Flag> own = {
       {"model-preset", &request.preset, group, "NAME",
@@ -100,7 +102,6 @@ int run_explain(const Args& args) {
        "tree-mask, absorbed-extend, ..."},
   };
   if (auto code = read_command_line(usage, args, own, call)) return *code;
-  if (!call.positionals.empty()) call.settings.mutable_options().model = call.positionals[0];
   const resolve::Resolution resolution = explain(call, request);
   std::printf("%s\n", call.json ? resolve::to_json(resolution).c_str()
                                 : resolve::to_table(resolution).c_str());

@@ -94,7 +94,7 @@ class Frame(unittest.TestCase):
         self.assertIn("did you mean ATTUNE_DTYPE?", result.stderr)
 
     def test_files_that_are_none_are_refused(self):
-        for flag, command in [("--config", ["explain", MODEL]), ("--chat-template", ["chat", "--model", MODEL]),
+        for flag, command in [("--config", ["inspect", MODEL]), ("--chat-template", ["chat", "--model", MODEL]),
                               ("--prompt-file", ["generate", "--model", MODEL]),
                               ("--dataset-path", ["bench", "serving", "--dataset-name", "lengths-file"])]:
             for path, told in [(ROOT, "Is a directory"), ("/dev/zero", "is larger than")]:

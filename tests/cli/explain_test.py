@@ -1,0 +1,173 @@
+"""attune explain as a user runs it: presets, simulated devices, mistakes.
+
+usage: explain_test.py ATTUNE [unittest arguments]
+"""
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MODEL = ROOT / "build/models/smollm2-135m-instruct-q4_1.gguf"
+PRESETS = ("smollm2", "llama3-8b", "qwen3-32b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")
+DEVICES = ("cpu", "sm80", "sm89", "sm90", "sm100")
+PHASES = ("prefill", "decode", "verify", "draft_extend")
+KEYS = {"hybrid", *PHASES, "page_size", "kv_cache_dtype", "kv_layout", "graphs", "num_splits", "pack_gqa", "pdl", "mla",
+        "hicache", "refused", "reasons", "conflicts"}
+ATTUNE = ""
+
+
+def run(*args, env=None):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTUNE_")} | (env or {})
+    return subprocess.run([ATTUNE, *map(str, args)], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+
+
+def explain(*args, env=None):
+    """(exit code, resolution)"""
+    result = run("explain", "--json", *args, env=env)
+    return result.returncode, json.loads(result.stdout)
+
+
+class Answers(unittest.TestCase):
+    def test_every_preset_on_every_device(self):
+        for preset, device in itertools.product(PRESETS, DEVICES):
+            code, r = explain("--model-preset", preset, "--device", device)
+            self.assertEqual(code, 0, (preset, device))
+            self.assertLessEqual(KEYS, set(r))
+            self.assertEqual(r["conflicts"], [])
+            for phase in PHASES:
+                self.assertTrue(r[phase]["candidates"], (preset, device, phase))
+                self.assertEqual(r[phase]["candidates"][-1], "reference")
+            self.assertEqual(r["page_size"], 16 if device == "cpu" else 64)
+            self.assertEqual(r["mla"] is not None, preset.startswith("deepseek"))
+            self.assertIsNone(r["hicache"])
+            for reason in r["reasons"]:
+                self.assertTrue(reason["rule"] and reason["text"])
+            for refusal in r["refused"]:
+                self.assertIn(refusal["phase"], PHASES)
+                self.assertTrue(refusal["backend"] and refusal["why"])
+
+    def test_the_hierarchical_cache_is_resolved(self):
+        for preset, piece, io in [("llama3-8b", 262144, "direct"), ("deepseek-v3", 73728, "kernel")]:
+            code, r = explain("--model-preset", preset, "--device", "sm90", "--enable-hierarchical-cache")
+            self.assertEqual(code, 0)
+            self.assertEqual((r["hicache"]["piece_bytes"], r["hicache"]["io_backend"]), (piece, io))
+            self.assertEqual((r["hicache"]["mem_layout"], r["hicache"]["ratio"]), ("layer_first", 2))
+
+    def test_the_table_tells_the_same(self):
+        result = run("explain", "--model-preset", "deepseek-v3", "--device", "sm90")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        for told in ("flashmla (S6: preferred), then trtllm_mla", "page size     64", "absorbed below 160", "fa3 for every phase"):
+            self.assertIn(told, result.stdout)
+
+    def test_a_model_file_on_the_real_and_on_a_simulated_device(self):
+        for device, head in [("auto", "cpu"), ("cpu", "cpu"), ("sm90", "fa3")]:
+            code, r = explain(MODEL, "--device", device)
+            self.assertEqual((code, r["decode"]["candidates"][0]), (0, head))
+        real = run("explain", MODEL).stdout
+        self.assertIn("needs sm90, this device is a CPU; built without CUDA", real)
+
+    def test_builds_and_assumptions(self):
+        code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--without", "fa3,flashinfer")
+        self.assertEqual((code, r["decode"]["candidates"]), (0, ["cudnn", "reference"]))
+        code, r = explain("--model-preset", "deepseek-v3", "--device", "sm90", "--enable-hierarchical-cache", "--assume",
+                          "flashmla:tolerates-host-copies=off", "--assume", "trtllm_mla:tolerates-host-copies=off")
+        self.assertEqual((code, r["hybrid"]), (0, True))
+        self.assertEqual(r["decode"]["candidates"][0], "flashinfer_mla")
+        self.assertEqual(r["hicache"]["held_beside"], ["trtllm_mla", "flashmla"])
+        rules = {reason["rule"] for reason in r["reasons"]}
+        self.assertLessEqual({"H1", "H2", "H5", "H7", "H8"}, rules)
+
+    def test_one_answer_however_it_is_written(self):
+        base = ["--model-preset", "llama3-8b"]
+        wanted = explain(*base, "--device", "sm90", "--page-size", "32", "--decode-attention-backend", "cudnn")
+        self.assertEqual(wanted, explain(*base, "--decode_attention_backend=cudnn", "--page_size=32", "--device=sm90"))
+        self.assertEqual(wanted, explain(*base, "--page-size", "32", env={
+            "ATTUNE_DEVICE": "sm90", "ATTUNE_DECODE_ATTENTION_BACKEND": "cudnn", "ATTUNE_PAGE_SIZE": "64"}))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+            config.write('{"page_size": 32, "device": "sm90", "decode-attention-backend": "cudnn"}')
+            config.flush()
+            self.assertEqual(wanted, explain(*base, "--config", config.name))
+
+
+class Mistakes(unittest.TestCase):
+    CASES = [  # arguments, flags, in the text, in the mend
+        (["--device", "sm80", "--attention-backend", "fa3"], ["--attention-backend"], "fa3 needs sm90, this device is sm80", "flashinfer"),
+        (["--device", "sm90", "--attention-backend", "fa3", "--kv-cache-dtype", "fp8_e5m2"],
+         ["--attention-backend", "--kv-cache-dtype"], "fa3 has only fp8_e4m3 KV, not fp8_e5m2", "use --kv-cache-dtype fp8_e4m3"),
+        (["--device", "sm90", "--page-size", "48"], ["--page-size"], "power of two", "32 or 64"),
+        (["--device", "cpu", "--page-size", "48"], ["--page-size"], "power of two", "32 or 64"),
+        (["--device", "sm90", "--attention-backend", "trtllm_mla"], ["--attention-backend"], "serves MLA alone, this model has MHA", "fa3"),
+        (["--device", "sm90", "--attention-backend", "cudnn", "--speculative-eagle-topk", "4"],
+         ["--attention-backend", "--speculative-eagle-topk"], "cudnn has no tree mask", "fa3, flashinfer, reference"),
+        (["--device", "sm90", "--attention-backend", "flashinfr"], ["--attention-backend"], "did you mean flashinfer?", "fa3"),
+        (["--device", "sm90", "--attention-bakend", "fa3"], ["--attention-bakend"], "did you mean --attention-backend?", "--help"),
+        (["--device", "sm-90"], ["--device"], "did you mean sm90?", "sm80, sm89, sm90"),
+        (["--device", "sm90", "--kv-cache-dtype", "fp8"], ["--kv-cache-dtype"], "did you mean fp8_e4m3?", "fp8_e5m2"),
+        (["--device", "sm90", "--page-size", "many"], ["--page-size"], "'many'", "a whole number"),
+        (["--device", "sm90", "--without", "cudn"], ["--without"], "did you mean cudnn?", "flashmla"),
+        (["--device", "sm90", "--assume", "fa3:tolerates-host-copy=off"], ["--assume"], "did you mean tolerates-host-copies?", "graph-safe"),
+        (["--device", "sm90", "--enable-hierarchical-cache", "--disable-radix-cache"],
+         ["--enable-hierarchical-cache", "--disable-radix-cache"], "nothing to keep", "drop one"),
+        (["--device", "cuda"], ["--device"], "only the CPU", "sm90"),
+    ]
+
+    def test_each_is_one_sentence_with_a_mend_and_exit_code_2(self):
+        for args, flags, text, mend in self.CASES:
+            with self.subTest(args=args):
+                code, r = explain("--model-preset", "llama3-8b", *args)
+                self.assertEqual(code, 2)
+                self.assertLessEqual(KEYS, set(r))
+                self.assertEqual(len(r["conflicts"]), 1)
+                conflict = r["conflicts"][0]
+                self.assertEqual(conflict["flags"], flags)
+                self.assertIn(text, conflict["text"])
+                self.assertIn(mend, conflict["mend"])
+                plain = run("explain", "--model-preset", "llama3-8b", *args)
+                self.assertEqual(plain.returncode, 2)
+                self.assertIn(conflict["text"], plain.stdout)
+
+    def test_what_can_be_resolved_beside_a_mistake_is(self):
+        code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--pagesize", "16", "--bogus", "--num-splits=x")
+        self.assertEqual((code, len(r["conflicts"])), (2, 3))
+        self.assertEqual(r["decode"]["candidates"], ["fa3", "flashinfer", "cudnn", "reference"])
+
+    def test_a_device_that_is_none_is_not_taken_for_this_machine(self):
+        _, r = explain("--model-preset", "llama3-8b", "--device", "sm-90")
+        self.assertEqual(r["decode"]["candidates"], [])
+
+    def test_a_model_that_is_not_there(self):
+        for args, flag in [(["--model", "no-such-file"], "--model"), (["no-such-file"], "--model"),
+                           (["--model-preset", "lama3-8b"], "--model-preset")]:
+            code, r = explain(*args, "--device", "sm90")
+            self.assertEqual((code, r["conflicts"][0]["flags"], r["decode"]["candidates"]), (2, [flag], []))
+        self.assertIn("did you mean llama3-8b?", r["conflicts"][0]["text"])
+
+    def test_environment_and_file_too(self):
+        code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", env={"ATTUNE_PAGE_SIZE": "many"})
+        self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["ATTUNE_PAGE_SIZE"]))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+            config.write('{"page_sise": 32}')
+            config.flush()
+            code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--config", config.name)
+        self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["page_sise"]))
+        self.assertIn("did you mean page_size?", r["conflicts"][0]["text"])
+
+    def test_serve_refuses_what_it_cannot_do_yet_and_every_conflict(self):
+        for args, told in [(["--enable-hierarchical-cache"], "--enable-hierarchical-cache: this build cannot do it yet"),
+                           (["--speculative-eagle-topk", "4"], "--speculative-eagle-topk: this build cannot do it yet"),
+                           (["--attention-backend", "fa3"], "fa3 needs sm90, this device is a CPU; built without CUDA"),
+                           (["--page-size", "48"], "power of two"),
+                           (["--device", "sm90"], "--device: 'sm90' is not one of auto, cpu, cuda")]:
+            result = run("serve", "--port", "0", "--model", MODEL, *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertIn(told, result.stderr)
+
+
+if __name__ == "__main__":
+    ATTUNE = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)
