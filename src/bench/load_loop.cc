@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kStartsAtOnce = 32;  // then what came is read before more is sent
 constexpr double kTick = 1.0;         // seconds between looks for idle requests
-constexpr double kReportEvery = 10.0;
+constexpr double kReportEvery = 5.0;  // seconds between lines of progress
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -54,6 +54,7 @@ Status warm_up(const ServingConfig& config, const HttpTarget& target, const AskO
     work[i].output_len = std::min(like.output_len, kWarmupOutputLen);
   }
   write_text(tokenizer, work);
+  base::log_info("warming up ", config.base_url);
   const LoadOptions load{.idle_timeout_s = config.load.idle_timeout_s};
   ATTUNE_ASSIGN_OR_RETURN(const LoadResult result, run_load(target, ask, work, load));
   for (const CallRecord& record : result.records) {
@@ -86,6 +87,7 @@ Result<ServingResult> run_serving(const ServingConfig& config, const text::Token
   ATTUNE_RETURN_IF_ERROR(warm_up(config, target, ask, tokenizer, work.front()));
   if (config.flush_cache) ATTUNE_RETURN_IF_ERROR(flush_cache(target));
 
+  base::log_info("sending ", work.size(), " requests to ", config.base_url);
   ATTUNE_ASSIGN_OR_RETURN(LoadResult load, run_load(target, ask, work, config.load));
   ServingResult result{.setup = {config.backend, config.workload.dataset, config.load.request_rate,
                                  config.load.max_concurrency},

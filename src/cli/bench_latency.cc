@@ -47,9 +47,15 @@ int run_bench_latency(const Args& args) {
       {"seed", &config.seed, group, "N", "of the prompts' random ids"},
   };
   Invocation call;
-  const Usage usage{"bench latency", "",
+  auto shows = engine_settings();
+  shows.push_back("Memory and scheduling");
+  const Usage usage{"bench latency",
+                    "",
                     "Times prompts and decode steps of one batch after another, in process.\nWith "
-                    "--json one object a line."};
+                    "--json one object a line.",
+                    0,
+                    false,
+                    shows};
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
   auto sizes = parse_batch_sizes(batch_sizes);
   if (!sizes.ok()) return report(sizes.status(), call.json);

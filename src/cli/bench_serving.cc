@@ -27,7 +27,8 @@ std::vector<base::Flag> ServingArgs::flags() {
   const char* load = "Load";
   const char* output = "Output";
   return {
-      {"base-url", &config.base_url, target, "URL", "where it is; empty: --host and --port"},
+      {"base-url", &config.base_url, target, "URL",
+       "where it is, with or without /v1; empty: --host and --port"},
       {"backend",
        &config.backend,
        target,
@@ -135,6 +136,13 @@ Status append_line(const std::string& path, const std::string& line) {
   return file ? Status() : io_error(base::cat("--output-file: cannot write ", path));
 }
 
+// OpenAI clients are given .../v1; paths here begin above it.
+std::string without_v1(std::string url) {
+  while (url.ends_with("/")) url.pop_back();
+  if (url.ends_with("/v1")) url.resize(url.size() - 3);
+  return url;
+}
+
 Status serving(const Invocation& call, ServingArgs& args) {
   const Options& options = call.settings.options();
   if (args.config.base_url.empty()) {
@@ -142,6 +150,7 @@ Status serving(const Invocation& call, ServingArgs& args) {
     args.config.base_url =
         base::cat("http://", v6 ? "[" : "", options.host, v6 ? "]" : "", ":", options.port);
   }
+  args.config.base_url = without_v1(args.config.base_url);
   args.config.api_key = options.api_key;
   args.config.load.request_rate = std::isinf(args.request_rate) ? 0 : args.request_rate;
   args.config.load.seed = args.config.workload.seed;
@@ -161,9 +170,13 @@ int run_bench_serving(const Args& args) {
   ServingArgs own;
   own.config.base_url.clear();
   Invocation call;
-  const Usage usage{"bench serving", "",
+  const Usage usage{"bench serving",
+                    "",
                     "Puts load on a server over HTTP and tells throughput and times as SGLang's "
-                    "bench_serving does."};
+                    "bench_serving does.",
+                    0,
+                    false,
+                    {"host", "port", "api-key", "tokenizer", "log-level"}};
   if (auto code = read_command_line(usage, args, own.flags(), call)) return *code;
   return report(serving(call, own), call.json);
 }

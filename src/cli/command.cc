@@ -79,6 +79,10 @@ Status read_layers(const Usage& usage, const std::string& config, const base::Pa
                   "' is one too many"));
   }
   invocation.positionals = parsed.positionals;
+  if (usage.names_model && !parsed.positionals.empty()) {
+    ATTUNE_RETURN_IF_ERROR(
+        invocation.settings.apply_args({"--model=" + parsed.positionals[0]}).status());
+  }
   ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_environment(environment(), mistakes));
   if (!config.empty()) {
     ATTUNE_ASSIGN_OR_RETURN(auto entries, read_config(config));
@@ -87,7 +91,40 @@ Status read_layers(const Usage& usage, const std::string& config, const base::Pa
   return {};
 }
 
+std::string help_text(const Usage& usage, const std::vector<base::Flag>& own) {
+  Options defaults;
+  std::vector<base::Flag> rows = own;
+  const auto shown = [&](std::string_view name) {
+    return usage.shows.empty() ||
+           std::find(usage.shows.begin(), usage.shows.end(), name) != usage.shows.end();
+  };
+  for (base::Flag& row : base::option_flags(defaults)) {
+    if (!base::find_flag(own, row.name) && (shown(row.group) || shown(row.name)))
+      rows.push_back(row);
+  }
+  return base::cat(
+      "usage: attune ", usage.name, " [FLAGS]", usage.positionals.empty() ? "" : " ",
+      usage.positionals, "\n\n", usage.about, "\n", base::flags_help(rows),
+      usage.shows.empty() ? "" : "\nThe other flags of `attune serve` are accepted too.\n");
+}
+
 }  // namespace
+
+std::vector<std::string_view> engine_settings() {
+  return {"model",
+          "load-format",
+          "tokenizer",
+          "chat-template",
+          "context-length",
+          "random-seed",
+          "Device",
+          "Attention",
+          "max-total-tokens",
+          "mem-fraction-static",
+          "chunked-prefill-size",
+          "enable-deterministic-inference",
+          "log-level"};
+}
 
 std::optional<int> read_command_line(const Usage& usage, const Args& args,
                                      std::vector<base::Flag> own, Invocation& invocation) {
@@ -101,16 +138,7 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
   auto parsed = invocation.settings.apply_args(args, own, mistakes);
   if (!parsed.ok()) return report(parsed.status(), json);
   if (parsed->help) {
-    Options defaults;
-    std::vector<base::Flag> rows = own;
-    if (usage.shows_settings) {
-      for (base::Flag& row : base::option_flags(defaults)) {
-        if (!base::find_flag(own, row.name)) rows.push_back(row);
-      }
-    }
-    std::printf("usage: attune %s [FLAGS]%s%s\n\n%s\n%s", std::string(usage.name).c_str(),
-                usage.positionals.empty() ? "" : " ", std::string(usage.positionals).c_str(),
-                std::string(usage.about).c_str(), base::flags_help(rows).c_str());
+    std::fputs(help_text(usage, own).c_str(), stdout);
     return kExitOk;
   }
   Status status = read_layers(usage, config, *parsed, invocation);

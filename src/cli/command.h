@@ -1,5 +1,6 @@
 // What every subcommand shares: how its command line is read and how it reports.
-// Exit codes: 0 done, 1 failed, 2 the command line, configuration or model cannot work as asked.
+// Exit codes (docs/settings.md): 0 done; 1 failed, a broken or unsupported model file included; 2
+// the command line or the configuration cannot work as asked, a file that is not there included.
 // With --json, standard output gets one JSON document (or one a line) and nothing else, whatever
 // the exit code; logs and messages go to standard error.
 #pragma once
@@ -42,8 +43,13 @@ struct Usage {
   std::string_view positionals;  // "[FILE]"
   std::string_view about;        // a few lines
   size_t max_positionals = 0;
-  bool shows_settings = true;  // in --help; they are accepted anyway
+  bool names_model = false;  // the positional is another way to write --model
+  // Groups and flags of the settings that matter here, for --help; all are accepted anyway.
+  std::vector<std::string_view> shows = {};
 };
+
+// Settings that matter to whatever runs the engine by itself.
+std::vector<std::string_view> engine_settings();
 
 // A command line as read: settings in all their layers, and whether to answer in JSON.
 struct Invocation {

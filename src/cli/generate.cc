@@ -42,7 +42,8 @@ Result<std::vector<TokenId>> prompt_ids(const GenerateArgs& args,
     return invalid_argument("one of --prompt, --prompt-file and --input-ids says what to continue");
   if (!args.input_ids.empty()) return parse_ids(args.input_ids);
   if (args.prompt_file.empty()) return tokenizer.encode(args.prompt);
-  auto prompt = formats::read_text_file(args.prompt_file, kMaxPromptBytes);
+  const std::string file = args.prompt_file == "-" ? "/dev/stdin" : args.prompt_file;
+  auto prompt = formats::read_text_file(file, kMaxPromptBytes);
   if (!prompt.ok()) return prompt.status().with_context("--prompt-file");
   return tokenizer.encode(*prompt);
 }
@@ -126,11 +127,12 @@ int run_generate(const Args& args) {
   const char* group = "Prompt";
   std::vector<base::Flag> flags = {
       {"prompt", &own.prompt, group, "TEXT", "text to continue; special tokens in it are such"},
-      {"prompt-file", &own.prompt_file, group, "FILE", "file with the text"},
+      {"prompt-file", &own.prompt_file, group, "FILE", "file with the text; -: standard input"},
       {"input-ids", &own.input_ids, group, "ID,...", "token ids to continue"},
   };
   for (base::Flag& flag : own.sampling.flags()) flags.push_back(flag);
-  const Usage usage{"generate", "", "Continues a text with the model and prints what it wrote."};
+  const Usage usage{"generate", "",    "Continues a text with the model and prints what it wrote.",
+                    0,          false, engine_settings()};
   // Settings such as the log level apply; lines about the load are noise beside an answer.
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
   return report(generate(call, own), call.json);

@@ -1,8 +1,7 @@
 // attune inspect: what is in a model file, without loading it.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <variant>
 
@@ -11,6 +10,7 @@
 #include "formats/gguf.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "formats/weight_source.h"
 
 namespace attune::cli {
 namespace {
@@ -118,11 +118,14 @@ Result<Contents> inspect_folder(const std::string& path) {
   return contents;
 }
 
+// Shows one shard by itself, and shards that have no config.json.
 Result<Contents> inspect(const std::string& path, bool full) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return inspect_folder(path);
   if (path.ends_with(".safetensors")) return inspect_safetensors(path);
-  return inspect_gguf(path, full);
+  const auto model = formats::locate_model(path, "auto");
+  if (model.ok() && model->is_gguf) return inspect_gguf(model->file, full);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return inspect_folder(path);
+  return model.status();
 }
 
 Json to_json(const Contents& contents) {
@@ -222,15 +225,17 @@ void print_table(const Contents& contents, bool full) {
 int run_inspect(const Args& args) {
   bool full = false;
   Invocation call;
-  const Usage usage{"inspect", "[PATH]",
+  const Usage usage{"inspect",
+                    "[PATH]",
                     "Shows metadata and tensors of a GGUF file, a safetensors file or a model "
                     "folder\n(--model unless a PATH is given).",
-                    1, false};
+                    1,
+                    true,
+                    {"model", "log-level"}};
   if (auto code = read_command_line(
           usage, args, {{"full", &full, "attune inspect", "", "whole strings and arrays"}}, call))
     return *code;
-  std::string path = call.positionals.empty() ? call.settings.options().model : call.positionals[0];
-  auto contents = inspect(path, full);
+  auto contents = inspect(call.settings.options().model, full);
   if (!contents.ok()) return report(contents.status(), call.json);
   if (call.json) {
     std::printf("%s\n", to_json(*contents).dump().c_str());

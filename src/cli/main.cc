@@ -10,13 +10,19 @@
 namespace attune::cli {
 namespace {
 
-int run_version(const Args&) {
-  std::printf("attune %s\n", ATTUNE_VERSION);
+int run_version(const Args& args) {
+  Invocation call;
+  const Usage usage{"version", "", "Prints the version.", 0, false, {"log-level"}};
+  if (auto code = read_command_line(usage, args, {}, call)) return *code;
+  std::printf(call.json ? "{\"version\":\"%s\"}\n" : "attune %s\n", ATTUNE_VERSION);
   return kExitOk;
 }
 
 // docs/settings.md is this command's output; a test compares them.
-int run_settings_doc(const Args&) {
+int run_settings_doc(const Args& args) {
+  Invocation call;
+  const Usage usage{"settings-doc", "", "Prints docs/settings.md.", 0, false, {"log-level"}};
+  if (auto code = read_command_line(usage, args, {}, call)) return *code;
   std::fputs(base::settings_markdown().c_str(), stdout);
   return kExitOk;
 }
@@ -58,7 +64,7 @@ int check_output(int code) {
 }
 
 int run(const Args& args) {
-  if (!args.empty() && args[0] == "--version") return run_version({});
+  if (!args.empty() && args[0] == "--version") return run_version({args.begin() + 1, args.end()});
   return dispatch("attune", kCommands, args);
 }
 

@@ -72,15 +72,32 @@ void announce(const Invocation& call, const Session& session, const server::Serv
     ready.set("model", session.engine->model().name);
     std::printf("%s\n", ready.dump().c_str());
   } else {
+    const bool needs_key = !call.settings.options().api_key.empty();
     std::printf(
         "\nAttune is ready.\n\n%s  address    %s (a chat page in the browser; OpenAI clients: "
         "%s/v1)\n\n"
-        "Try:\n  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "Try:\n  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n%s"
         "    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"What "
         "is gravity?\"}]}'\n\n",
-        describe(*session.engine).c_str(), url.c_str(), url.c_str(), url.c_str());
+        describe(*session.engine).c_str(), url.c_str(), url.c_str(), url.c_str(),
+        needs_key ? "    -H \"Authorization: Bearer $KEY\" \\\n" : "");
   }
   std::fflush(stdout);
+}
+
+// What was chosen is in the banner; why, in full, is only worth lines when somebody chose too.
+void log_resolution(const base::Settings& settings, const Engine& engine) {
+  Options defaults;
+  bool chosen = false;
+  for (const base::Flag& row : base::option_flags(defaults)) {
+    chosen |= (row.group == "Device" || row.group == "Attention") &&
+              settings.source(row.name) != base::SettingSource::kDefault;
+  }
+  if (chosen) {
+    base::log_info("resolution\n", engine.resolution_table());
+  } else {
+    base::log_debug("resolution\n", engine.resolution_table());
+  }
 }
 
 Status serve(const Invocation& call) {
@@ -92,7 +109,11 @@ Status serve(const Invocation& call) {
   SignalWatch watch(*server);
   base::log_info("loading ", options.model);
   ATTUNE_ASSIGN_OR_RETURN(Session session, load_session(options));
-  base::log_info("resolution\n", session.engine->resolution_table());
+  log_resolution(call.settings, *session.engine);
+  if (!server->is_loopback() && options.api_key.empty())
+    base::log_warning("--host ", options.host,
+                      " lets other machines in, and there is no --api-key: whoever reaches port ",
+                      server->port(), " can use the model");
   if (!session.chat_template)
     base::log_warning(
         "the model has no chat template: chat requests are refused (--chat-template gives one)");
@@ -115,7 +136,8 @@ Status serve(const Invocation& call) {
 
 int run_serve(const Args& args) {
   Invocation call;
-  const Usage usage{"serve", "", "Serves a model over HTTP in OpenAI's and SGLang's forms."};
+  const Usage usage{"serve", "[MODEL]", "Serves a model over HTTP in OpenAI's and SGLang's forms.",
+                    1, true};
   if (auto code = read_command_line(usage, args, {}, call)) return *code;
   return report(serve(call), call.json);
 }

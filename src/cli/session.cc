@@ -1,15 +1,12 @@
 #include "cli/session.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cstdio>
 #include <future>
-#include <system_error>
 
 #include "base/log.h"
 #include "formats/json.h"
 #include "formats/text_file.h"
+#include "formats/weight_source.h"
 
 namespace attune::cli {
 namespace {
@@ -18,13 +15,15 @@ using base::cat;
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
 
-// Where the vocabulary lies: beside a config.json when that is what --model names.
-std::string tokenizer_path(const Options& options) {
-  if (!options.tokenizer.empty()) return options.tokenizer;
-  const std::string& model = options.model;
-  size_t slash = model.rfind('/');
-  if (model.ends_with(".json")) return slash == std::string::npos ? "." : model.substr(0, slash);
-  return model;
+// Where the vocabulary lies: in what --tokenizer or else --model stands for.
+Result<std::string> tokenizer_path(const Options& options) {
+  if (options.tokenizer.empty()) {
+    ATTUNE_ASSIGN_OR_RETURN(const auto model,
+                            formats::locate_model(options.model, options.load_format));
+    return model.text();
+  }
+  const auto other = formats::locate_model(options.tokenizer, "auto");
+  return other.ok() ? other->text() : options.tokenizer;
 }
 
 // As templates name them; a token that the model lacks is left out.
@@ -77,23 +76,20 @@ std::string text_of(const formats::Json& object, const char* key) {
 }  // namespace
 
 Result<std::shared_ptr<const text::Tokenizer>> load_tokenizer(const Options& options) {
-  auto tokenizer = text::Tokenizer::load(tokenizer_path(options));
+  ATTUNE_ASSIGN_OR_RETURN(const std::string path, tokenizer_path(options));
+  auto tokenizer = text::Tokenizer::load(path);
   if (tokenizer.ok()) return tokenizer;
-  return tokenizer.status().with_context(options.tokenizer.empty()
-                                             ? "the model's tokenizer (--tokenizer names another)"
-                                             : "--tokenizer");
+  if (!options.tokenizer.empty()) return tokenizer.status().with_context("--tokenizer");
+  // As in a model's other files: the setting is right, what it names is not.
+  return data_loss("the model's tokenizer (--tokenizer names another): " +
+                   tokenizer.status().message());
 }
 
 Result<Session> load_session(const Options& options) {
-  struct stat info {};
-  if (stat(options.model.c_str(), &info) != 0) {
-    if (errno != ENOENT && errno != ENOTDIR) {
-      return io_error(
-          cat("--model: ", options.model, ": ", std::generic_category().message(errno)));
-    }
+  if (auto found = formats::locate_model(options.model, options.load_format); !found.ok()) {
     const bool is_default = options.model == Options().model;
-    return not_found(
-        cat("--model: there is no ", options.model, is_default ? "; `make build` fetches it" : ""));
+    return Status(found.status().code(), cat("--model: ", found.status().message(),
+                                             is_default ? "; `make build` fetches it" : ""));
   }
   Session session;
   auto text = std::async(std::launch::async, [&] { return load_text(options, session); });

@@ -35,8 +35,16 @@ Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
 }
 
 Result<formats::LoadedModel> open_model(const Options& options) {
+  ATTUNE_RETURN_IF_ERROR(formats::locate_model(options.model, options.load_format).status());
   const std::vector<formats::FamilyTraits> families = model::family_traits();
-  return formats::open_model(options.model, options.load_format, options.random_seed, families);
+  auto model =
+      formats::open_model(options.model, options.load_format, options.random_seed, families);
+  if (model.ok()) return model;
+  // The file is there as it was asked for: what is wrong is in it, not in the settings.
+  const Code code = model.status().code();
+  const bool of_the_file =
+      code == Code::kInvalidArgument || code == Code::kNotFound || code == Code::kUnsupported;
+  return Status(of_the_file ? Code::kDataLoss : code, model.status().message());
 }
 
 resolve::ModelTraits model_traits(const formats::ModelConfig& c) {

@@ -21,7 +21,9 @@ inline constexpr double kDefaultMemFraction = 0.4;
 inline constexpr int64_t kDefaultTokens = 131072;
 
 Result<std::unique_ptr<device::Device>> create_device(const Options& options);
-// Opens and checks the files; weights are read later.
+// Opens and checks the files; weights are read later. Errors: invalid_argument and not_found when
+// --model names nothing of the format; what is wrong inside the files, or not supported, is
+// data_loss.
 Result<formats::LoadedModel> open_model(const Options& options);
 
 // Everything that resolve::resolve() takes.

@@ -14,6 +14,7 @@ constexpr int32_t kDefaultRunningRequests = 64;
 // Long enough for the matrix kernels to run at full speed, short enough that decoding requests see
 // pauses of a fraction of a second (docs/performance.md).
 constexpr int32_t kDefaultChunk = 256;
+constexpr int64_t kLittleRoom = 256;  // tokens
 
 Status conflicts_as_status(const resolve::Resolution& r) {
   if (r.conflicts.empty()) return {};
@@ -47,6 +48,19 @@ Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
   return static_cast<int32_t>(pages + 1);
 }
 
+// A prompt of one token and an answer of one are the least that can be served; a pool that holds
+// little more is likely a mistake.
+Status check_room(const RunnerConfig& rc, int32_t max_model_len) {
+  const int64_t tokens = int64_t{rc.num_slots - 1} * rc.geometry.page_size;
+  if (tokens < 2)
+    return invalid_argument(cat("--max-total-tokens: a KV cache of ", tokens,
+                                " tokens holds no prompt and its answer: raise it"));
+  if (tokens < kLittleRoom && tokens < max_model_len)
+    base::log_warning("the KV cache holds only ", tokens,
+                      " tokens: longer prompts and answers are refused (--max-total-tokens)");
+  return {};
+}
+
 model::Decoder::Progress log_progress(const std::string& name) {
   auto last = std::make_shared<int>(0);
   return [name, last](int64_t done, int64_t total) {
@@ -67,8 +81,11 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_ASSIGN_OR_RETURN(e.model, open_model(options));
   formats::ModelConfig& config = e.model.config;
   if (options.context_length > config.max_model_len)
-    return invalid_argument(cat("--context-length ", options.context_length, ": the model holds ",
-                                config.max_model_len, " tokens"));
+    return invalid_argument(cat("--context-length ", options.context_length,
+                                ": the model was made for ", config.max_model_len,
+                                " tokens: give at most these, or leave the flag out"));
+  if (options.context_length == 1)
+    return invalid_argument("--context-length 1 leaves no room for an answer: give at least 2");
   if (options.context_length > 0) config.max_model_len = options.context_length;
 
   const resolve::Resolution resolution =
@@ -120,6 +137,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   rc.geometry.page_size = resolution.page_size;
   ATTUNE_ASSIGN_OR_RETURN(
       rc.num_slots, pool_slots(options, rc.geometry, e.device->info(), decoder->weight_bytes()));
+  ATTUNE_RETURN_IF_ERROR(check_room(rc, config.max_model_len));
   rc.max_seqs = sc.max_step_rows();
   rc.max_tokens = sc.max_step_tokens();
   rc.max_model_len = sc.max_model_len;

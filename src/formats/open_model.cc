@@ -12,14 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Kind { kGguf, kFolder, kConfig };
-
-struct Location {
-  Kind kind = Kind::kGguf;
-  std::string file;    // the GGUF file or config.json
-  std::string folder;  // of config.json
-};
-
 std::vector<std::string> files_with(const std::string& folder, std::string_view extension) {
   std::vector<std::string> found;
   std::error_code error;
@@ -28,16 +20,16 @@ std::vector<std::string> files_with(const std::string& folder, std::string_view 
   return found;
 }
 
-Result<Location> locate_folder(const std::string& path, std::string_view format) {
+Result<ModelLocation> locate_folder(const std::string& path, std::string_view format) {
   std::error_code error;
   const std::string config = (fs::path(path) / "config.json").string();
   const bool has_config = fs::exists(config, error);
   const bool has_tensors = !files_with(path, ".safetensors").empty();
   const std::vector<std::string> ggufs = files_with(path, ".gguf");
-  if (format == "dummy" && has_config) return Location{Kind::kConfig, config, path};
+  if (format == "dummy" && has_config) return ModelLocation{false, config, path};
   if (format != "gguf" && has_config && (has_tensors || ggufs.empty() || format == "safetensors"))
-    return Location{Kind::kFolder, config, path};
-  if (format != "safetensors" && ggufs.size() == 1) return Location{Kind::kGguf, ggufs[0], {}};
+    return ModelLocation{false, config, path};
+  if (format != "safetensors" && ggufs.size() == 1) return ModelLocation{true, ggufs[0], {}};
   return not_found(
       path + ": for load format " + std::string(format) +
       " a folder needs config.json with *.safetensors, or exactly one *.gguf; it has " +
@@ -45,28 +37,20 @@ Result<Location> locate_folder(const std::string& path, std::string_view format)
       "*.safetensors and " + std::to_string(ggufs.size()) + " *.gguf");
 }
 
-Result<Location> locate(const std::string& path, std::string_view format) {
-  if (format != "auto" && format != "gguf" && format != "safetensors" && format != "dummy")
-    return invalid_argument("load format " + quote(format) +
-                            "; supported: auto, gguf, safetensors, dummy");
+// "org/name", as a model is called on a hub, where no folder "org" is.
+bool looks_like_hub_name(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
   std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found)
-    return not_found(path + ": no such model file or folder");
-  if (fs::is_directory(status)) return locate_folder(path, format);
-  const fs::path file(path);
-  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
-  if (file.extension() == ".safetensors")
-    return invalid_argument(path + ": give the folder that holds it and config.json");
-  if (file.extension() == ".json") {
-    if (format == "dummy") return Location{Kind::kConfig, path, folder};
-    return invalid_argument(path +
-                            ": a config alone can be loaded only with load format dummy; "
-                            "give the folder that holds it and the weights");
-  }
-  if (format == "safetensors")
-    return invalid_argument(path + ": load format safetensors needs a folder");
-  return Location{Kind::kGguf, path, {}};
+  return !parent.empty() && parent != "." && parent != "~" && parent == parent.filename() &&
+         !path.ends_with("/") && !path.ends_with(".gguf") && !fs::exists(parent, error);
+}
+
+Status no_such_model(const std::string& path) {
+  std::string message = path + ": no such model file or folder";
+  if (looks_like_hub_name(path))
+    message += "; nothing is downloaded from a hub: fetch the files (hf download " + path +
+               " --local-dir FOLDER) and name the folder or the GGUF file in it";
+  return not_found(message);
 }
 
 Result<Json> read_json(const std::string& path) {
@@ -76,7 +60,7 @@ Result<Json> read_json(const std::string& path) {
   return json;
 }
 
-Result<ModelConfig> read_hf_config(const Location& location,
+Result<ModelConfig> read_hf_config(const ModelLocation& location,
                                    std::span<const FamilyTraits> families) {
   ATTUNE_ASSIGN_OR_RETURN(const Json config, read_json(location.file));
   const std::string path = (fs::path(location.folder) / "generation_config.json").string();
@@ -95,7 +79,7 @@ std::string folder_name(const std::string& folder) {
   return name.empty() ? "model" : name;
 }
 
-Status open_gguf(const Location& location, std::span<const FamilyTraits> families,
+Status open_gguf(const ModelLocation& location, std::span<const FamilyTraits> families,
                  LoadedModel& model) {
   ATTUNE_ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(location.file));
   ATTUNE_ASSIGN_OR_RETURN(const int64_t parts, file.get_int_or("split.count", 1));
@@ -104,9 +88,8 @@ Status open_gguf(const Location& location, std::span<const FamilyTraits> familie
                        " parts of a split GGUF; merge them (llama-gguf-split --merge)");
   model.gguf = std::make_shared<const GgufFile>(std::move(file));
   ATTUNE_ASSIGN_OR_RETURN(model.config, model_config_from_gguf(*model.gguf, families));
-  ATTUNE_ASSIGN_OR_RETURN(const std::string_view name,
-                          model.gguf->get_string_or("general.name", ""));
-  model.name = name.empty() ? fs::path(location.file).stem().string() : std::string(name);
+  // Not general.name: converters fill it with what their training folders were called.
+  model.name = fs::path(location.file).stem().string();
   return {};
 }
 
@@ -129,13 +112,36 @@ void summarize(std::span<const TensorSpec> specs, LoadedModel& model) {
 
 }  // namespace
 
+Result<ModelLocation> locate_model(const std::string& path, std::string_view format) {
+  if (format != "auto" && format != "gguf" && format != "safetensors" && format != "dummy")
+    return invalid_argument("load format " + quote(format) +
+                            "; supported: auto, gguf, safetensors, dummy");
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return no_such_model(path);
+  if (fs::is_directory(status)) return locate_folder(path, format);
+  const fs::path file(path);
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  if (file.extension() == ".safetensors")
+    return locate_folder(folder, format == "auto" ? "safetensors" : format);
+  if (file.extension() == ".json") {
+    if (format == "dummy") return ModelLocation{false, path, folder};
+    return invalid_argument(path +
+                            ": a config alone can be loaded only with load format dummy; "
+                            "give the folder that holds it and the weights");
+  }
+  if (format == "safetensors")
+    return invalid_argument(path + ": load format safetensors needs a folder");
+  return ModelLocation{true, path, {}};
+}
+
 Result<LoadedModel> open_model(const std::string& path, std::string_view load_format, uint64_t seed,
                                std::span<const FamilyTraits> families) {
-  ATTUNE_ASSIGN_OR_RETURN(const Location location, locate(path, load_format));
+  ATTUNE_ASSIGN_OR_RETURN(const ModelLocation location, locate_model(path, load_format));
   LoadedModel model;
   model.path = path;
   model.folder = location.folder;
-  if (location.kind == Kind::kGguf) {
+  if (location.is_gguf) {
     ATTUNE_RETURN_IF_ERROR(open_gguf(location, families, model));
   } else {
     ATTUNE_ASSIGN_OR_RETURN(model.config, read_hf_config(location, families));
@@ -144,7 +150,7 @@ Result<LoadedModel> open_model(const std::string& path, std::string_view load_fo
   const std::vector<TensorSpec> specs = expected_tensors(model.config);
   if (load_format == "dummy") {
     ATTUNE_ASSIGN_OR_RETURN(model.weights, dummy_weights(specs, model.config, seed));
-  } else if (location.kind == Kind::kGguf) {
+  } else if (location.is_gguf) {
     model.weights = gguf_weights(model.gguf);
   } else {
     ATTUNE_ASSIGN_OR_RETURN(model.weights, safetensors_weights(location.folder));

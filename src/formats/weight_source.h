@@ -70,7 +70,7 @@ Result<std::unique_ptr<WeightSource>> dummy_weights(std::span<const TensorSpec> 
 struct LoadedModel {
   ModelConfig config;
   std::unique_ptr<WeightSource> weights;  // checked against expected_tensors(config)
-  std::string name;                       // general.name, or the folder's name
+  std::string name;                       // the GGUF file's without .gguf, or the folder's
   std::string path;                       // as opened
   std::string folder;  // where tokenizer.json and the like lie; empty for a GGUF file
   std::shared_ptr<const GgufFile> gguf;  // null unless GGUF: the tokenizer reads its metadata
@@ -78,9 +78,20 @@ struct LoadedModel {
   std::string weight_format;             // dtype name with most bytes: "q4_1"
 };
 
-// `path`: a GGUF file, a folder with config.json and safetensors, a folder with one GGUF file; with
-// load_format "dummy" a folder with config.json, or a config.json, or a GGUF file (its config
-// alone). load_format: auto | gguf | safetensors | dummy.
+// What a model's path stands for: a GGUF file, or a folder with a config.json.
+struct ModelLocation {
+  bool is_gguf = false;
+  std::string file;    // the GGUF file, or config.json
+  std::string folder;  // of config.json; empty for a GGUF file
+  // Where the model's own tokenizer lies: inside the GGUF file, or in the folder.
+  const std::string& text() const { return is_gguf ? file : folder; }
+};
+// `path`: a GGUF file, a folder with config.json and safetensors or one of the latter, a folder
+// with one GGUF file; with load_format "dummy" a folder with config.json, or a config.json, or a
+// GGUF file (its config alone). load_format: auto | gguf | safetensors | dummy. Errors: not_found
+// with what there is instead, invalid_argument.
+Result<ModelLocation> locate_model(const std::string& path, std::string_view load_format);
+// Opens what lies there, as above.
 Result<LoadedModel> open_model(const std::string& path, std::string_view load_format, uint64_t seed,
                                std::span<const FamilyTraits> families);
 

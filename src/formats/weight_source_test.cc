@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "formats/dequant.h"
 #include "formats/test_families.h"
@@ -35,7 +36,7 @@ TEST(OpenModel, EveryFamilyAndFormat) {
     const bool gguf = std::string_view(name).ends_with(".gguf");
     EXPECT_EQ(model->gguf != nullptr, gguf);
     EXPECT_EQ(model->folder.empty(), gguf);
-    EXPECT_EQ(model->name, gguf ? "tiny" : name);
+    EXPECT_EQ(model->name, gguf ? std::string(name, strlen(name) - 5) : name);
     EXPECT_EQ(model->weight_format, gguf ? "q4_1" : "bfloat16");
     EXPECT_GT(model->parameters, 1000);
   }
@@ -77,7 +78,7 @@ TEST(OpenModel, SaysWhatItNeeds) {
               HasSubstr("\"pickle\"; supported: auto, gguf, safetensors, dummy"));
   EXPECT_THAT(refusal(golden("models/llama"), "gguf"), HasSubstr("for load format gguf"));
   EXPECT_THAT(refusal(golden("models/llama.gguf"), "safetensors"), HasSubstr("needs a folder"));
-  EXPECT_THAT(refusal(golden("models/mistral/model.safetensors")), HasSubstr("give the folder"));
+  EXPECT_THAT(refusal("some-org/Model-1.5B"), HasSubstr("nothing is downloaded from a hub"));
   EXPECT_THAT(refusal(golden("models/llama/config.json")),
               HasSubstr("only with load format dummy"));
   folder.write("config.json", "{");
@@ -90,6 +91,25 @@ TEST(OpenModel, SaysWhatItNeeds) {
   const TempFolder one;
   one.write("m.gguf", read_file(golden("models/llama.gguf")));
   EXPECT_TRUE(open_model(one.path(), "auto", 0).ok());
+}
+
+TEST(OpenModel, AFileInAFolderStandsForWhatIsThere) {
+  const TempFolder folder;
+  const std::string gguf = folder.write("m.gguf", read_file(golden("models/llama.gguf")));
+  const Result<ModelLocation> alone = locate_model(folder.path(), "auto");
+  ASSERT_TRUE(alone.ok()) << alone.status().to_string();
+  EXPECT_EQ(alone->text(), gguf);
+  const Result<LoadedModel> model = open_model(folder.path(), "auto", 0);
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  EXPECT_EQ(model->name, "m");
+  folder.write("n.gguf", "");
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("and 2 *.gguf"));
+
+  const std::string hf = golden("models/mistral");
+  const Result<ModelLocation> shard = locate_model(hf + "/model.safetensors", "auto");
+  ASSERT_TRUE(shard.ok()) << shard.status().to_string();
+  EXPECT_EQ(shard->text(), hf);
+  EXPECT_TRUE(open_model(hf + "/model.safetensors", "auto", 0).ok());
 }
 
 TEST(OpenModel, SplitGgufIsRefused) {

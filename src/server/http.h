@@ -128,6 +128,10 @@ class HttpServer {
   ~HttpServer();
 
   int port() const;
+  // A host by which this machine reaches it: the one asked for, or its loopback where that is every
+  // address.
+  const std::string& host() const;
+  bool is_loopback() const;    // only programs of this machine reach it
   size_t connections() const;  // any thread
 
   // Closes the listener and resting connections, lets running exchanges end until `seconds` are

@@ -32,6 +32,8 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   std::shared_ptr<ConnectionHost> host;
   tcp::acceptor acceptor;
   int port = 0;
+  std::string reachable_host;
+  bool loopback = false;
   Loop::Timer retry;
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;  // the loop's
 
@@ -47,6 +49,10 @@ Status HttpServer::Impl::bind() {
     return invalid_argument("port " + std::to_string(options.port) + " is not in 0..65535");
   }
   error_code error;
+  if (options.host.empty()) {
+    return invalid_argument(
+        "--host is empty: give an address (127.0.0.1; 0.0.0.0 for every interface)");
+  }
   tcp::resolver resolver(loop.impl().io);
   const auto found =
       resolver.resolve(options.host, std::to_string(options.port),
@@ -65,6 +71,10 @@ Status HttpServer::Impl::bind() {
                     " (choose another --host or --port)");
   }
   port = acceptor.local_endpoint(error).port();
+  const asio::ip::address address = endpoint.address();
+  loopback = address.is_loopback();
+  reachable_host = options.host;
+  if (address.is_unspecified()) reachable_host = address.is_v4() ? "127.0.0.1" : "::1";
   return {};
 }
 
@@ -138,6 +148,12 @@ HttpServer::~HttpServer() {
 
 int HttpServer::port() const {
   return impl_->port;
+}
+const std::string& HttpServer::host() const {
+  return impl_->reachable_host;
+}
+bool HttpServer::is_loopback() const {
+  return impl_->loopback;
 }
 size_t HttpServer::connections() const {
   return impl_->count.load();

@@ -128,7 +128,6 @@ struct Server::Impl : HttpHandler {
   EventQueue events;
   Worker worker;
   std::unique_ptr<HttpServer> http;
-  std::string host;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -255,7 +254,6 @@ Result<std::unique_ptr<Server>> Server::listen(const Options& options) {
   auto listening = HttpServer::listen(impl->loop, http, *impl);
   if (!listening.ok()) return listening.status();
   impl->http = std::move(*listening);
-  impl->host = options.host;
   impl->loop.run([&] { impl->context.http = impl->http.get(); });
   impl->loop.on_signal([raw = impl.get()] {
     const std::lock_guard lock(raw->mutex);
@@ -311,8 +309,13 @@ int Server::port() const {
 }
 
 std::string Server::url() const {
-  const bool ipv6 = impl_->host.find(':') != std::string::npos;
-  return "http://" + (ipv6 ? "[" + impl_->host + "]" : impl_->host) + ":" + std::to_string(port());
+  const std::string& host = impl_->http->host();
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port());
+}
+
+bool Server::is_loopback() const {
+  return impl_->http->is_loopback();
 }
 
 void Server::wait_for_signal() {

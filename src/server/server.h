@@ -39,7 +39,9 @@ class Server {
   ~Server();  // stop(0)
 
   int port() const;
-  std::string url() const;  // "http://127.0.0.1:30000"
+  // "http://127.0.0.1:30000"; of a server that listens on every address, one of this machine's.
+  std::string url() const;
+  bool is_loopback() const;  // only programs of this machine reach it
 
   // Returns when SIGTERM or SIGINT has come, or stop() was called. From listen() on these signals
   // no longer end the process; a second one does.
