@@ -46,5 +46,16 @@ TEST(RequestParser, TakesARequestHoweverItIsCut) {
       RequestParser::State::kDone);
 }
 
+// What can be no chunk is refused as soon as it is seen, however short.
+TEST(RequestParser, RefusesAMalformedChunkAtOnce) {
+  for (const char* chunk : {"zz\r\n", "1\r\nabcdef", "-1\r\n"}) {
+    RequestParser parser(1024, 1024);
+    EXPECT_EQ(read_all(parser, {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", chunk}),
+              RequestParser::State::kFailed)
+        << chunk;
+    EXPECT_EQ(parser.status(), 400);
+  }
+}
+
 }  // namespace
 }  // namespace attune::server
