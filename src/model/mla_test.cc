@@ -45,7 +45,7 @@ struct Extend {
 class Rig {
  public:
   Rig(const std::string& name, int64_t capacity, const std::string& backend = "cpu",
-      bool deterministic = false)
+      bool deterministic = false, DType kv_dtype = DType::kF32)
       : capacity_(std::max<int64_t>(capacity, kMaxTokens)) {
     auto device = device::create_cpu_device(2, "");
     EXPECT_TRUE(device.ok()) << device.status().to_string();
@@ -67,7 +67,7 @@ class Rig {
     EXPECT_TRUE(router.ok()) << router.status().to_string();
     router_ = std::move(router).value();
     deterministic_ = deterministic;
-    make_pool();
+    make_pool(kv_dtype);
   }
 
   // Runs the extends, each on `path`; returns the logits of all rows.
@@ -128,14 +128,14 @@ class Rig {
     device::Buffer workspace;
   };
 
-  void make_pool() {
-    kv::KvGeometry g{.layer = kv_spec(model_.config, DType::kF32),
+  void make_pool(DType kv_dtype) {
+    kv::KvGeometry g{.layer = kv_spec(model_.config, kv_dtype),
                      .layers = model_.config.num_layers,
                      .page_size = kPage};
     auto pool = device_->allocate(g.page_bytes() * kSlots, "pool");
     ASSERT_TRUE(pool.ok());
     pool_ = std::move(pool).value();
-    std::fill_n(pool_.as<float>(), pool_.bytes() / 4, std::nanf(""));
+    std::fill_n(pool_.as<uint8_t>(), pool_.bytes(), uint8_t{0xff});  // NaN in every type
     for (int32_t i = 0; i < g.layers; ++i) {
       views_.push_back(kv::make_view(g, pool_.as<char>() + i * g.piece_bytes(), kSlots));
       views_.back().page_stride = g.page_bytes();
@@ -337,6 +337,25 @@ TEST_P(MlaPaths, DeterministicBitsHaveNoBatchMates) {
       rig.run({other, ids_}, {{0, 5, 7}, {1, 13, 30}}, Path::kAbsorbed, 0);
   for (size_t i = 0; i < 17 * vocab; ++i)
     ASSERT_EQ(whole[13 * vocab + i], cut[2 * vocab + i]) << "row " << i / vocab;
+}
+
+// What the pool rounds, every path reads. (Later layers' rows may round the other way, by a path's
+// own rounding.)
+TEST_P(MlaPaths, HalfPoolsAreReadAlike) {
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(tensor::dtype_name(dtype));
+    std::vector<std::vector<float>> logits;
+    for (const auto& [path, chunk] : std::vector<std::pair<Path, int64_t>>{
+             {Path::kAbsorbed, 0}, {Path::kOneShot, 0}, {Path::kChunked, 7}}) {
+      Rig rig(GetParam().file, 0, "cpu", false, dtype);
+      rig.run({ids_}, {{0, 0, 21}}, Path::kRagged, 0);
+      logits.push_back(rig.run({ids_}, {{0, 21, 40}}, path, chunk));
+    }
+    for (size_t i = 0; i < logits[0].size(); ++i) {
+      ASSERT_NEAR(logits[0][i], logits[1][i], 1e-2);
+      ASSERT_NEAR(logits[1][i], logits[2][i], 1e-2);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MlaPaths,
