@@ -142,6 +142,26 @@ TEST(Flags, ARefusedValueChangesNothing) {
   EXPECT_EQ(v.count, 3);
 }
 
+TEST(Flags, MistakesCanBeGatheredWhileTheRestIsRead) {
+  Values v;
+  std::vector<FlagError> errors;
+  auto parsed = parse_flags(v.flags(),
+                            {"--count=many", "--quite", "--unknown", "its-value", "-z", "--seed",
+                             "7", "--kind=avto", "file"},
+                            &errors);
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(v.count, 3);
+  EXPECT_EQ(v.seed, 7u);
+  EXPECT_THAT(parsed->positionals, ElementsAre("file"));
+  ASSERT_EQ(errors.size(), 5u);
+  EXPECT_EQ(errors[0].flag, "--count");
+  EXPECT_EQ(errors[0].mend, "give --count a whole number from -1 to 100");
+  EXPECT_EQ(errors[1].text, "unknown flag --quite (did you mean --quiet?)");
+  EXPECT_EQ(errors[2].flag, "--unknown");
+  EXPECT_EQ(errors[3].flag, "-z");
+  EXPECT_THAT(errors[4].mend, HasSubstr("give --kind one of: "));
+}
+
 TEST(Flags, HelpEndsTheReading) {
   Values v;
   auto parsed = parse_flags(v.flags(), {"--help", "--nonsense"});

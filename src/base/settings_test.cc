@@ -108,6 +108,36 @@ TEST(Settings, OwnFlagsOfASubcommandStandBesideTheSettings) {
   EXPECT_THAT(parsed->positionals, ElementsAre("x"));
 }
 
+TEST(Settings, MistakesOfEveryLayerCanBeGathered) {
+  Settings settings;
+  std::vector<FlagError> errors;
+  ASSERT_TRUE(settings.apply_args({"--page-size=x", "--dtype=float32"}, {}, &errors).ok());
+  ASSERT_TRUE(settings.apply_environment({"ATTUNE_PORT=y", "ATTUNE_THREADS=3"}, &errors).ok());
+  ASSERT_TRUE(
+      settings.apply_config("f.json", {{"page_sise", {"1"}}, {"host", {"h"}}}, &errors).ok());
+  ASSERT_EQ(errors.size(), 3u);
+  EXPECT_EQ(errors[0].flag, "--page-size");
+  EXPECT_EQ(errors[1].flag, "ATTUNE_PORT");
+  EXPECT_EQ(errors[1].mend, "give ATTUNE_PORT a whole number from 0 to 65535");
+  EXPECT_EQ(errors[2].flag, "page_sise");
+  EXPECT_EQ(settings.options().page_size, 0);
+  EXPECT_EQ(settings.options().dtype, "float32");
+  EXPECT_EQ(settings.options().threads, 3);
+  EXPECT_EQ(settings.options().host, "h");
+}
+
+TEST(Settings, ASubcommandMayAllowMoreChoicesInEveryLayer) {
+  Settings strict;
+  EXPECT_FALSE(strict.apply_args({"--device=sm90"}).ok());
+  Settings settings;
+  settings.allow("device", {"cpu", "sm90"});
+  ASSERT_TRUE(settings.apply_environment({"ATTUNE_DEVICE=sm90"}).ok());
+  EXPECT_EQ(settings.options().device, "sm90");
+  ASSERT_TRUE(settings.apply_args({"--device=cuda"}).ok());
+  ASSERT_TRUE(settings.apply_config("f", {{"device", {"sm90"}}}).ok());
+  EXPECT_EQ(settings.options().device, "cuda");
+}
+
 TEST(Settings, AnOwnFlagHidesTheSettingOfItsName) {
   Settings settings;
   std::string model;

@@ -166,6 +166,15 @@ bool misses_tree_mask(const State& s) {
   return d && !d->capabilities.tree_mask;
 }
 
+bool fallback_flag_idle(const State& s) {
+  return s.set().no_attention_fallback && !s.named_for(Phase::kPrefill).flag &&
+         !s.named_for(Phase::kDecode).flag;
+}
+
+void no_effect(State& s, const char* id) {
+  s.reason(id, "--no-attention-fallback has no effect: no flag names a backend");
+}
+
 void tell_orders(State& s, const char*) {
   for (Phase phase : kOwnPhases) {
     if (s.named_for(phase).flag) continue;
@@ -182,6 +191,7 @@ void tell_orders(State& s, const char*) {
 }
 
 constexpr Rule kCandidateRules[] = {
+    {"S8", fallback_flag_idle, no_effect},
     {"S4", nullptr, tell_orders},
     {"S8", nullptr, list_own_phases},
     {"S9", [](const State& s) { return s.set().page_size == 0; }, choose_page},

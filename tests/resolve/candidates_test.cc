@@ -249,6 +249,10 @@ TEST(S8, NoFallbackEmptiesTheTail) {
   EXPECT_EQ(names(r, Phase::kDecode), Names{"cudnn"});
   EXPECT_TRUE(names(r, Phase::kVerify).empty());
   EXPECT_THAT(why_refused(r, "fa3", Phase::kDecode), HasSubstr("--no-attention-fallback"));
+  // Nothing named: there is no tail to empty, and that is told.
+  const Resolution unnamed = explain("sm90", "llama3-8b", "--no-attention-fallback");
+  EXPECT_EQ(names(unnamed, Phase::kDecode), kHopper);
+  EXPECT_TRUE(has_rule(unnamed, "S8"));
 }
 
 TEST(S8, WhatWasNotBuiltIsListedWithItsReason) {
