@@ -128,7 +128,9 @@ void list_models(Context& context, HttpRequest, ExchangePtr exchange) {
 
 void show_model(Context& context, HttpRequest request, ExchangePtr exchange) {
   const std::string name = request.path.substr(std::string_view("/v1/models/").size());
-  if (name != context.model_name()) {
+  if (name.empty()) return list_models(context, std::move(request), std::move(exchange));
+  // "default" is what the examples ask for; every name is answered by the one model.
+  if (name != context.model_name() && name != "default") {
     return exchange->respond(to_response(
         {404, "the model '" + name + "' is not served here; '" + context.model_name() + "' is",
          "model", "model_not_found"}));
@@ -168,6 +170,12 @@ void server_info(Context& context, HttpRequest, ExchangePtr exchange) {
   json.set("settings", embedded_json(context.model.settings_json));
   json.set("resolution", embedded_json(context.model.engine->resolution_json()));
   json.set("stats", stats_json(stats));
+  respond_json(*exchange, json);
+}
+
+void show_version(Context&, HttpRequest, ExchangePtr exchange) {
+  Json json;
+  json.set("version", kVersion);
   respond_json(*exchange, json);
 }
 

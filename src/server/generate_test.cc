@@ -127,6 +127,22 @@ TEST_F(GenerateTest, ErrorsNameTheField) {
   }
 }
 
+TEST_F(GenerateTest, FieldsOfOtherFormsAreToldWhereTheyBelong) {
+  start();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"text":"a","max_new_tokens":3})",
+       "unknown field 'max_new_tokens'; put 'max_new_tokens' under 'sampling_params'"},
+      {R"({"text":"a","max_tokens":3})",
+       "unknown field 'max_tokens'; put 'max_new_tokens' under 'sampling_params'"},
+      {R"({"text":"a","sampling_params":{"max_tokens":3}})",
+       "unknown field 'sampling_params.max_tokens'; here it is 'max_new_tokens'"},
+      {R"({"text":"a","nonsense":3})", "unknown field 'nonsense'; remove it"},
+  };
+  for (const auto& [body, message] : cases) {
+    EXPECT_EQ(at(refused(400, kPath, body), "message"), Json(message)) << body;
+  }
+}
+
 TEST_F(GenerateTest, BugG27StopStringsWorkForIdsToo) {
   start();
   say("one END two");
@@ -152,6 +168,10 @@ TEST_F(GenerateTest, Tokenize) {
             Json(0));
   EXPECT_EQ(at(refused(400, "/v1/tokenize", R"({"prompt":[1]})"), "param"), Json("prompt"));
   EXPECT_EQ(at(refused(400, "/v1/tokenize", R"({"text":"a"})"), "param"), Json("text"));
+  std::string many = R"({"prompt":["a")";
+  for (int i = 0; i < 2048; ++i) many += R"(,"a")";
+  const auto too_many = at(refused(400, "/v1/tokenize", many + "]}"), "message").as_string();
+  EXPECT_NE(too_many.find("at most 2048"), std::string::npos) << too_many;
   EXPECT_EQ(at(refused(400, "/v1/tokenize", R"({})"), "param"), Json("prompt"));
 }
 

@@ -37,8 +37,10 @@ void Connection::start_refused() {
 void Connection::stop() {
   last_ = true;
   keep_alive_ = false;
-  const bool resting = !exchange_ && !writing_ && in_.empty() && !(parser_ && parser_->started());
-  if (resting) close();
+  if (exchange_ || writing_) return;
+  if (in_.empty() && !(parser_ && parser_->started())) return close();
+  // What still arrives could only be refused.
+  refuse(host_->handler.refusal(503, "the server is shutting down"));
 }
 
 void Connection::close() {

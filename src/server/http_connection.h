@@ -33,7 +33,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start();
   // Too many connections: answers 503 without reading, and closes.
   void start_refused();
-  // The server stops: a resting connection closes, a busy one after its exchange.
+  // The server stops: a resting connection closes, one whose request is still arriving is refused,
+  // a busy one closes after its exchange.
   void stop();
   void close();
 

@@ -348,6 +348,19 @@ TEST_F(HttpServerTest, StopClosesWhatDoesNotEndInTime) {
   EXPECT_EQ(handler.closed, 1);
 }
 
+TEST_F(HttpServerTest, StopRefusesWhatIsStillArriving) {
+  start();
+  Client half(port()), sent(port());
+  half.send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_EQ(sent.get("/echo").status, 200);  // what came before it has been read
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread stopper([&] { server_->stop(30); });
+  EXPECT_EQ(half.read_reply().status, 503);
+  half.close();
+  stopper.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+}
+
 TEST_F(HttpServerTest, AddressesThatCannotBeBoundAreRefused) {
   start();
   HttpOptions taken;

@@ -1,4 +1,6 @@
 // The body of /generate, SGLang's native form.
+#include <algorithm>
+
 #include "server/generation_request.h"
 
 namespace attune::server {
@@ -9,13 +11,37 @@ namespace {
 
 using R = GenerationRequest;
 
+// Where a field belongs that was refused as unknown, for those who know it from another form.
+// `top`: it stood beside sampling_params, not in it.
+std::optional<ApiError> with_advice(std::optional<ApiError> error, bool top) {
+  if (!error || error->code != "unknown_parameter") return error;
+  static constexpr std::pair<const char*, const char*> kOtherNames[] = {
+      {"max_tokens", "max_new_tokens"},
+      {"max_completion_tokens", "max_new_tokens"},
+      {"min_tokens", "min_new_tokens"},
+      {"seed", "sampling_seed"}};
+  const std::string given = error->param.substr(error->param.rfind('.') + 1);
+  std::string ours = given;
+  for (const auto& [theirs, name] : kOtherNames) {
+    if (given == theirs) ours = name;
+  }
+  const auto table = sampling_fields(false);
+  const bool known = std::any_of(table.begin(), table.end(),
+                                 [&](const auto& field) { return field.name == ours; });
+  if (!known) return error;
+  error->message =
+      "unknown field '" + error->param + "'; " +
+      (top ? "put '" + ours + "' under 'sampling_params'" : "here it is '" + ours + "'");
+  return error;
+}
+
 // One object for all prompts, or one per prompt.
 std::optional<ApiError> read_sampling(const Json& value, R& request) {
   static const auto table = sampling_fields(false);
   const auto read = [](const Json& item, const std::string& path,
                        Generation& out) -> std::optional<ApiError> {
     if (!item.is_object()) return field_error(path, {"must be an object"}, item);
-    return read_fields(table, item, path + ".", out);
+    return with_advice(read_fields(table, item, path + ".", out), false);
   };
   if (!value.is_array()) return read(value, "sampling_params", request.generations[0]);
   if (!request.batch || value.as_array().size() != request.prompts.size()) {
@@ -98,7 +124,7 @@ std::optional<ApiError> parse_generate(const Json& body, GenerationRequest& out)
                          text ? *text : *ids);
     }
   }
-  if (auto error = read_fields(generate_fields(), body, "", out)) return error;
+  if (auto error = with_advice(read_fields(generate_fields(), body, "", out), true)) return error;
   if (const Json* sampling = body.find("sampling_params"); sampling && !sampling->is_null()) {
     if (auto error = read_sampling(*sampling, out)) return error;
   }

@@ -16,6 +16,7 @@ void list_models(Context& context, HttpRequest request, ExchangePtr exchange);
 void show_model(Context& context, HttpRequest request, ExchangePtr exchange);  // /v1/models/NAME
 void model_info(Context& context, HttpRequest request, ExchangePtr exchange);
 void server_info(Context& context, HttpRequest request, ExchangePtr exchange);
+void show_version(Context& context, HttpRequest request, ExchangePtr exchange);
 void flush_cache(Context& context, HttpRequest request, ExchangePtr exchange);
 void show_metrics(Context& context, HttpRequest request, ExchangePtr exchange);
 void chat_page(Context& context, HttpRequest request, ExchangePtr exchange);

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "server/http.h"
 #include "server/routes.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 namespace attune::server {
 
@@ -37,15 +39,21 @@ constexpr Route kRoutes[] = {
     {"/v1/completions", "POST", Needs::kGeneration, false, generate<Form::kCompletion>},
     {"/generate", "POST", Needs::kGeneration, false, generate<Form::kGenerate>},
     {"/v1/tokenize", "POST", Needs::kModel, false, tokenize},
+    {"/tokenize", "POST", Needs::kModel, false, tokenize},
     {"/v1/detokenize", "POST", Needs::kModel, false, detokenize},
+    {"/detokenize", "POST", Needs::kModel, false, detokenize},
     {"/v1/models", "GET", Needs::kModel, false, list_models},
     {"/v1/models/", "GET", Needs::kModel, false, show_model},
     {"/health", "GET", Needs::kNothing, true, health},
+    {"/ping", "GET, POST", Needs::kNothing, true, health},
     {"/health_generate", "GET", Needs::kGeneration, false, health_generate},
     {"/get_model_info", "GET", Needs::kModel, false, model_info},
+    {"/model_info", "GET", Needs::kModel, false, model_info},
     {"/get_server_info", "GET", Needs::kModel, false, server_info},
+    {"/server_info", "GET", Needs::kModel, false, server_info},
+    {"/version", "GET", Needs::kNothing, false, show_version},
     {"/flush_cache", "GET, POST", Needs::kModel, false, flush_cache},
-    {"/metrics", "GET", Needs::kModel, false, show_metrics},
+    {"/metrics", "GET", Needs::kModel, true, show_metrics},
     {"/", "GET", Needs::kNothing, true, chat_page},
 };
 
@@ -183,8 +191,12 @@ bool Server::Impl::authorized(const HttpRequest& head) const {
   const std::string& key = context.options.api_key;
   if (key.empty()) return true;
   std::string_view given = head.header("authorization");
-  constexpr std::string_view kScheme = "Bearer ";
-  if (!given.starts_with(kScheme)) return false;
+  constexpr std::string_view kScheme = "bearer ";  // in any case (RFC 9110, 11.1)
+  const bool bearer = given.size() >= kScheme.size() &&
+                      std::equal(kScheme.begin(), kScheme.end(), given.begin(), [](char a, char b) {
+                        return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b);
+                      });
+  if (!bearer) return false;
   given.remove_prefix(kScheme.size());
   return equal_in_constant_time(given, key);
 }
@@ -243,6 +255,8 @@ void Server::Impl::stop(double seconds) {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Server>> Server::listen(const Options& options) {
+  if (!text::is_valid_utf8(options.served_model_name))
+    return invalid_argument("--served-model-name is no valid UTF-8");
   auto impl = std::make_unique<Impl>(options);
   HttpOptions http;
   http.host = options.host;

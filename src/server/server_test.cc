@@ -156,9 +156,13 @@ TEST_F(ServerLifeTest, ApiKey) {
     const auto reply = get("/v1/models", header);
     EXPECT_EQ(reply.status, 401) << header;
     EXPECT_EQ(at(parse(reply.body), "error", "code"), Json("invalid_api_key"));
-    EXPECT_EQ(get("/metrics", header).status, 401);
+    EXPECT_EQ(get("/version", header).status, 401);
   }
-  EXPECT_EQ(get("/v1/models", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(get("/metrics").status, 200);  // as in SGLang: scrapers send no keys
+  for (const char* scheme : {"Bearer", "bearer", "BEARER"}) {
+    const std::string header = "Authorization: " + std::string(scheme) + " secret\r\n";
+    EXPECT_EQ(get("/v1/models", header).status, 200) << scheme;
+  }
   EXPECT_EQ(get("/get_server_info", "Authorization: Bearer secret\r\n").body.find("secret"),
             std::string::npos);
 }
@@ -190,6 +194,8 @@ TEST_F(ServerLifeTest, ModelsAndInfo) {
   EXPECT_EQ(at(models, "data", 0, "id"), Json("fake-model"));
   EXPECT_EQ(at(models, "data", 0, "max_model_len"), Json(4096));
   EXPECT_EQ(at(parse(get("/v1/models/fake-model").body), "id"), Json("fake-model"));
+  EXPECT_EQ(at(parse(get("/v1/models/default").body), "id"), Json("fake-model"));
+  EXPECT_EQ(at(parse(get("/v1/models/").body), "data", 0, "id"), Json("fake-model"));
   EXPECT_EQ(get("/v1/models/other").status, 404);
   EXPECT_EQ(at(parse(get("/get_model_info").body), "model_path"), Json("/models/fake.gguf"));
   EXPECT_EQ(at(parse(get("/get_model_info").body), "is_generation"), Json(true));
@@ -198,6 +204,36 @@ TEST_F(ServerLifeTest, ModelsAndInfo) {
   EXPECT_EQ(at(info, "resolution", "decode", 0), Json("fake"));
   EXPECT_EQ(at(info, "stats", "page_size"), Json(16));
   EXPECT_EQ(at(info, "version"), Json("0.1.0"));
+}
+
+TEST_F(ServerLifeTest, OtherServersNamesOfRoutes) {
+  start();
+  EXPECT_EQ(at(parse(get("/version").body), "version"), Json("0.1.0"));
+  EXPECT_EQ(get("/ping").status, 200);
+  EXPECT_EQ(post("/ping", "").status, 200);
+  EXPECT_EQ(get("/model_info").body, get("/get_model_info").body);
+  EXPECT_EQ(at(parse(get("/server_info").body), "version"), Json("0.1.0"));
+  EXPECT_EQ(post("/tokenize", R"({"prompt":"a"})").body,
+            post("/v1/tokenize", R"({"prompt":"a"})").body);
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[97]})").body, R"({"text":"a"})");
+}
+
+TEST_F(ServerLifeTest, HostsAndNamesAreLookedAtBeforeAnythingElse) {
+  options.host = "";
+  EXPECT_NE(Server::listen(options).status().message().find("--host is empty"), std::string::npos);
+  options.host = "0.0.0.0";
+  options.port = 0;
+  auto everywhere = Server::listen(options);
+  ASSERT_TRUE(everywhere.ok()) << everywhere.status().to_string();
+  EXPECT_FALSE((*everywhere)->is_loopback());
+  EXPECT_TRUE((*everywhere)->url().starts_with("http://127.0.0.1:")) << (*everywhere)->url();
+  options.host = "localhost";
+  auto here = Server::listen(options);
+  ASSERT_TRUE(here.ok()) << here.status().to_string();
+  EXPECT_TRUE((*here)->is_loopback());
+  EXPECT_TRUE((*here)->url().starts_with("http://localhost:")) << (*here)->url();
+  options.served_model_name = "a\xff";
+  EXPECT_EQ(Server::listen(options).status().message(), "--served-model-name is no valid UTF-8");
 }
 
 TEST_F(ServerLifeTest, FlushCache) {

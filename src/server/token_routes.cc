@@ -30,7 +30,8 @@ HttpResponse tokenize_body(const Model& model, int32_t limit, const std::string&
           "model", [](T & t) -> auto& { return t.model; }),
       custom_field<T>("prompt",
                       [](T& t, const Json& value) -> MaybeFault {
-                        const Fault fault{"must be a string or an array of strings"};
+                        const Fault fault{"must be a string or an array of at most " +
+                                          std::to_string(kMaxPrompts) + " strings"};
                         if (read_prompts(value, "prompt", t.prompts, t.batch)) return fault;
                         for (const auto& prompt : t.prompts) {
                           if (!prompt.is_text) return fault;
@@ -66,7 +67,8 @@ HttpResponse detokenize_body(const Model& model, const std::string& body) {
           "model", [](T & t) -> auto& { return t.model; }),
       custom_field<T>("tokens",
                       [](T& t, const Json& value) -> MaybeFault {
-                        const Fault fault{"must be an array of token ids, or an array of such"};
+                        const Fault fault{"must be an array of token ids, or an array of at most " +
+                                          std::to_string(kMaxPrompts) + " such"};
                         if (read_prompts(value, "tokens", t.prompts, t.batch)) return fault;
                         for (const auto& prompt : t.prompts) {
                           if (prompt.is_text) return fault;

@@ -88,6 +88,15 @@ TEST(HfVocabulary, RefusesUnknownPartsByPathAndName) {
       HasSubstr("behavior is \"Odd\""));
 }
 
+TEST(HfVocabulary, RefusesNormalizersThatMakeTextsLongWithoutBound) {
+  std::string steps;
+  for (int i = 0; i < 60; ++i)
+    steps +=
+        std::string(i ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  const std::string normalizer = R"({"type":"Sequence","normalizers":[)" + steps + "]}";
+  EXPECT_THAT(refuse("normalizer", normalizer).message(), HasSubstr("times as long"));
+}
+
 TEST(HfVocabulary, RefusesBrokenParts) {
   EXPECT_THAT(Tokenizer::from_hf("{", "").status().message(), HasSubstr("tokenizer.json: "));
   EXPECT_THAT(Tokenizer::from_hf("[]", "").status().message(), HasSubstr("no object"));

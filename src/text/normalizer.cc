@@ -1,5 +1,7 @@
 #include "text/normalizer.h"
 
+#include <algorithm>
+
 #include "text/unicode.h"
 
 namespace attune::text {
@@ -71,6 +73,30 @@ bool apply(const Rewrite& step, std::string_view text, bool at_start, std::strin
 }
 
 }  // namespace
+
+double growth(const std::vector<Rewrite>& steps) {
+  double factor = 1;
+  for (const Rewrite& step : steps) {
+    const auto to = static_cast<double>(step.to.size());
+    switch (step.kind) {
+      case Rewrite::Kind::kNfc:
+        factor *= 3;  // Unicode annex 15, table 10
+        break;
+      case Rewrite::Kind::kReplace:
+        factor *= std::max(1.0, to / static_cast<double>(std::max<size_t>(step.from.size(), 1)));
+        break;
+      case Rewrite::Kind::kReplaceRegex:  // may match between any two bytes
+      case Rewrite::Kind::kPrepend:       // of a text of one byte
+      case Rewrite::Kind::kMetaspace:
+        factor *= 1 + to;
+        break;
+      case Rewrite::Kind::kSpacePrefix:
+        factor *= 2;
+        break;
+    }
+  }
+  return factor;
+}
 
 std::string_view rewrite(const std::vector<Rewrite>& steps, std::string_view text, bool at_start,
                          std::string& storage) {

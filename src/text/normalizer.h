@@ -31,6 +31,9 @@ struct Rewrite {
   Scheme scheme = Scheme::kAlways;
 };
 
+// How many times as long the steps can make a text, at most.
+double growth(const std::vector<Rewrite>& steps);
+
 // The text after all steps; `text` itself, uncopied, when none changes it, else a view of
 // `storage`. at_start: nothing, not even a special token, stands in front. REQUIRES: valid UTF-8.
 std::string_view rewrite(const std::vector<Rewrite>& steps, std::string_view text, bool at_start,

@@ -32,6 +32,9 @@ struct Tokenizer::Impl {
 
 namespace {
 
+// Of a text by normalizers: beyond what any model needs, little enough for any request.
+constexpr double kMaxGrowth = 1000;
+
 std::string token_bytes_of(const VocabData& data, size_t id) {
   const std::string_view spelling = data.tokens[id];
   if (data.types[id] == TokenType::kByte) {
@@ -101,6 +104,11 @@ Status Tokenizer::Impl::build() {
   if (data.types.size() != data.tokens.size())
     return internal_error("types and tokens differ in number");
   ATTUNE_RETURN_IF_ERROR(check_ids(data));
+  if (const double times = growth(data.normalizers) * growth(data.pre_rewrites);
+      !(times <= kMaxGrowth)) {
+    return data_loss(base::cat("its normalizers can make a text ", times,
+                               " times as long; at most ", kMaxGrowth, " times is taken"));
+  }
   size_t total = 0;
   for (std::string_view token : data.tokens) total += token.size();
   spellings.reserve(data.tokens.size(), total);
@@ -355,12 +363,12 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_hf(
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
-  if (path.ends_with(".gguf")) {
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(path, error);
+  if (!folder && !path.ends_with(".json")) {  // a GGUF file may be called anything
     ATTUNE_ASSIGN_OR_RETURN(const auto file, formats::GgufFile::open(path));
     return from_gguf(file);
   }
-  std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
   const auto json =
       folder ? std::filesystem::path(path) / "tokenizer.json" : std::filesystem::path(path);
   ATTUNE_ASSIGN_OR_RETURN(const auto tokenizer, formats::MappedFile::open(json.string()));
