@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tools/clean.sh [all]: removes what was built; with `all`, downloads and environments too.
+# tools/clean.sh [1]: removes what was built; with 1, downloads and environments too.
 source "$(dirname "$0")/common.sh"
-if [[ -n ${1:-} ]]; then
-  rm -rf build
-else
-  rm -rf build/{release,debug,asan,tsan,fuzz,cuda}
-fi
+case ${1:-0} in
+  1) rm -rf build ;;
+  0) rm -rf build/{release,debug,asan,tsan,fuzz,cuda} ;;
+  *) die "clean: '$1' is neither 1 (downloads too) nor 0" ;;
+esac
