@@ -71,6 +71,18 @@ TEST(Build, ThePreferenceTableNamesOnlyWhatThereIs) {
   for (const PreferenceRow& row : p.orders) EXPECT_EQ(row.order.back(), "reference") << row.rule;
 }
 
+TEST(Build, EveryDeviceAndKindHasOneOrderForEachPhase) {
+  for (const std::string& name : simulated_device_names())
+    for (auto kind : {attention::AttentionKind::kMha, attention::AttentionKind::kMla})
+      for (Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+        int rows = 0;
+        for (const PreferenceRow& row : default_preferences().orders)
+          rows += row.kind == kind && std::count(row.phases.begin(), row.phases.end(), phase) &&
+                  std::count(row.archs.begin(), row.archs.end(), simulated_device(name)->arch);
+        EXPECT_EQ(rows, 1) << name;
+      }
+}
+
 // Every combination is served as asked or refused with a reason, never taken and ignored.
 TEST(BugB02, AMatrixOfWhatIsAskedIsServedOrRefused) {
   int served = 0, refused = 0;

@@ -129,6 +129,16 @@ TEST(H2, ARealGpuToleratesNothingUntilItsBuildHasProvedIt) {
   EXPECT_TRUE(has_rule(r, "H3"));
 }
 
+TEST(H2, ACpuToleratesThemAlways) {
+  for (const char* model : {"smollm2", "deepseek-v2-lite"}) {
+    const Resolution r = resolve(real_inputs("cpu", model, kOn));
+    EXPECT_TRUE(r.conflicts.empty());
+    EXPECT_EQ(hicache(r).io_backend, "kernel");
+    EXPECT_EQ(head(r, Phase::kDecode), "cpu");
+    EXPECT_FALSE(has_rule(r, "H2") || has_rule(r, "H3") || has_rule(r, "H5"));
+  }
+}
+
 TEST(H3, ANamedDecodeBackendStaysAndIoBecomesDirect) {
   for (const char* named : {"--decode-attention-backend fa3", "--attention-backend fa3"}) {
     const Resolution r = explain("sm90", "llama3-8b", kOn + kNoFa3 + "--page-size 16 " + named);
