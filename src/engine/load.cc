@@ -130,6 +130,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
                            *e.device, *e.stream, ops::cpu_ops(e.device->info().isa),
                            log_progress(e.model.name)));
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
+  e.model.weights.reset();  // the device has its own; nothing reads the file from here on
 
   RunnerConfig rc;
   rc.geometry.layer = model::kv_spec(config, resolution.kv_dtype);

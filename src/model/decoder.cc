@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace attune::model {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
 
 Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& config,
                                                const formats::WeightSource& weights,
@@ -20,16 +23,25 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
   d->mlp_ = make_mlp(d->context_);
   if (config.moe.num_experts > 0) d->moe_ = make_moe(d->context_);
   WeightLoader loader(weights, device, stream, progress);
+  ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader, device));
   ATTUNE_RETURN_IF_ERROR(d->load_layers(loader));
-  d->weight_bytes_ = loader.packed_bytes();
+  d->weight_bytes_ = loader.packed_bytes() + d->embedding_.bytes();
   ATTUNE_RETURN_IF_ERROR(d->allocate(device));
   return d;
 }
 
+// A copy, so that nothing is read of a file that may change or shrink while the engine serves.
+Status Decoder::load_embedding(WeightLoader& loader, device::Device& device) {
+  ATTUNE_ASSIGN_OR_RETURN(const tensor::TensorView view, loader.get(kEmbedding));
+  ATTUNE_ASSIGN_OR_RETURN(embedding_, device.allocate(view.bytes(), "the embedding"));
+  std::memcpy(embedding_.data(), view.data, view.bytes());
+  embedding_dtype_ = view.dtype;
+  if (!context_.config.tie_word_embeddings) loader.done_with(view);
+  return {};
+}
+
 Status Decoder::load_layers(WeightLoader& loader) {
   const formats::ModelConfig& c = context_.config;
-  ATTUNE_ASSIGN_OR_RETURN(embedding_, loader.get("model.embed_tokens.weight"));
-  loader.keep(embedding_);
   for (int32_t i = 0; i < c.num_layers; ++i) {
     ATTUNE_RETURN_IF_ERROR(attention_->load(i, loader));
     ATTUNE_RETURN_IF_ERROR(mlp_of(i).load(i, loader));
@@ -69,8 +81,8 @@ void Decoder::forward(const ForwardInput& in, device::Stream& stream) {
   ATTUNE_CHECK(in.num_tokens <= context_.options.max_tokens);
   context_.ops->embed({.ids = in.ids,
                        .tokens = in.num_tokens,
-                       .table = embedding_.data,
-                       .table_dtype = embedding_.dtype,
+                       .table = embedding_.data(),
+                       .table_dtype = embedding_dtype_,
                        .hidden = c.hidden_size,
                        .scale = 1.0f,
                        .out = hidden_.as<float>()},

@@ -25,9 +25,8 @@ class Decoder {
  public:
   using Progress = WeightLoader::Progress;
 
-  // Packs the weights for the device; the source may go afterwards but for the embedding table,
-  // which is read in place: keep it. Errors: as pack_weight, and data_loss for what the config asks
-  // and the source lacks.
+  // Packs the weights for the device; the source may go afterwards. Errors: as pack_weight, and
+  // data_loss for what the config asks and the source lacks.
   static Result<std::unique_ptr<Decoder>> load(const formats::ModelConfig& config,
                                                const formats::WeightSource& weights,
                                                const DecoderOptions& options,
@@ -50,13 +49,15 @@ class Decoder {
 
  private:
   Decoder() = default;
+  Status load_embedding(WeightLoader& loader, device::Device& device);
   Status load_layers(WeightLoader& loader);
   Status allocate(device::Device& device);
   // The block of a layer's second half.
   Block& mlp_of(int32_t layer) const { return context_.config.moe.is_moe(layer) ? *moe_ : *mlp_; }
 
   Context context_;
-  tensor::TensorView embedding_;
+  device::Buffer embedding_;  // [vocab_size, hidden_size] as the file has it
+  tensor::DType embedding_dtype_ = tensor::DType::kF32;
   std::unique_ptr<Block> attention_, mlp_, moe_;  // moe_ only where the model has experts
   std::vector<float> final_norm_;
   std::vector<float> inv_freq_;

@@ -106,7 +106,7 @@ Status WeightLoader::linear(const std::string& prefix, const std::vector<std::st
 
 void WeightLoader::done_with(const TensorView& view) {
   done_ += view.bytes();
-  if (view.data != kept_) weights_.drop(view);
+  weights_.drop(view);
   if (progress_) progress_(std::min(done_, weights_.bytes()), weights_.bytes());
 }
 

@@ -68,8 +68,6 @@ class WeightLoader {
   Status pack(const std::vector<tensor::TensorView>& views, tensor::DType act, Linear& out);
   // The source needs to keep this tensor's memory no longer.
   void done_with(const tensor::TensorView& view);
-  // A tensor that stays in use after it is packed (a tied embedding) is kept.
-  void keep(const tensor::TensorView& view) { kept_ = view.data; }
 
   int64_t packed_bytes() const { return packed_bytes_; }
 
@@ -78,7 +76,6 @@ class WeightLoader {
   device::Device& device_;
   device::Stream& stream_;
   const Progress& progress_;
-  const void* kept_ = nullptr;
   int64_t packed_bytes_ = 0, done_ = 0;
 };
 

@@ -1,8 +1,10 @@
 """The process: start, keys, signals, addresses that are taken."""
 import json
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -54,6 +56,18 @@ class ProcessTest(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 10)
             reader.join()
         self.assertIn(b"shutting down", rest[0])
+
+    def test_a_model_file_that_shrinks_is_not_missed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model.gguf")
+            shutil.copyfile(MODEL, model)
+            server = Server("--model", model)
+            ask = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+            before = server.request("/generate", ask)[1]["text"]
+            os.truncate(model, 0)
+            self.assertEqual(server.request("/generate", ask)[1]["text"], before)
+            self.assertEqual(server.request("/generate", {**ask, "text": "Other words"})[0], 200)
+            self.assertEqual(server.stop(), 0)
 
     def test_address_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
