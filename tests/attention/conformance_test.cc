@@ -15,7 +15,27 @@ constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Ph
 class Conformance : public Suite {};
 ATTUNE_SUITE(Conformance);
 
-// Also bug: any ratio of query to KV heads, in prefill and decode.
+using BugA03 = Conformance;
+using BugA04 = Conformance;
+
+// One page and one token at every ratio a model may have.
+TEST_P(BugA03, EveryRatioInDecode) {
+  for (int group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 64})
+    check({.q_heads = 2 * group, .kv_heads = 2, .qk_dim = 64, .v_dim = 64}, {{1, 1, 1}, {1, 16, 2}},
+          text("group ", group), Phase::kDecode);
+}
+ATTUNE_SUITE(BugA03);
+
+// What is served in prefill is served at the first decode step.
+TEST_P(BugA04, OddRatiosInBothPhases) {
+  for (int group : {5, 6, 7}) {
+    const Shape shape{.q_heads = 4 * group, .kv_heads = 4, .qk_dim = 64, .v_dim = 64};
+    check(shape, {{20, 20, 1}}, text("prefill, group ", group));
+    check(shape, {{1, 21, 1}}, text("decode, group ", group), Phase::kDecode);
+  }
+}
+ATTUNE_SUITE(BugA04);
+
 TEST_P(Conformance, EveryHeadRatio) {
   for (int group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 20, 24, 28, 32, 64, 100, 130}) {
     const Shape shape{.q_heads = 2 * group, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
@@ -89,6 +109,31 @@ TEST_P(Conformance, TypesAndOrders) {
     const Output got = runner_.run(problem, Phase::kPrefill, problem.layer(), out);
     expect_close(got, want, 1e-4 + tolerance(shape), out == DType::kBF16 ? 0x1p-8 : 0x1p-11,
                  "output type");
+  }
+}
+
+// A pool of any type gives what a float32 pool of the values that it holds gives.
+TEST_P(Conformance, EveryTypeIsReadAsTheValuesItHolds) {
+  const int len = 70;
+  for (DType type : caps().kv_dtypes) {
+    for (Shape shape :
+         {Shape{.q_heads = 4, .kv_heads = 2, .qk_dim = 24, .v_dim = 20}, absorbed(4, 24, 8)}) {
+      shape = adapt(shape);
+      Problem plain(shape, {{5, len, 1}});
+      shape.kv_dtype = type;
+      const Problem narrow(shape, {{5, len, 1}});
+      if (!serves(shape) || !serves(plain.shape())) continue;
+      for (const bool v_part : {false, true}) {
+        if (v_part && shape.v_in_k) continue;
+        const int dim = v_part ? shape.v_dim : shape.qk_dim, heads = shape.kv_heads;
+        const auto values = Problem::values(1, v_part ? 1 : 0, len, heads * dim);
+        for (int i = 0; i < len * heads * dim; ++i)
+          plain.poke(0, i / dim / heads, i / dim % heads, i % dim, v_part,
+                     rounded(values[i], type));
+      }
+      expect_close(runner_.run(narrow), runner_.run(plain), tolerance(shape) / 10,
+                   tolerance(shape) / 10, tensor::dtype_name(type));
+    }
   }
 }
 

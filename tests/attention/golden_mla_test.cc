@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "attention/merge.h"
 #include "attention/registry.h"
+#include "attention/route.h"
 #include "golden.h"
 #include "runner.h"
 
@@ -109,6 +111,31 @@ Problem absorbed_problem(const MlaCase& m, int32_t page_size) {
   return p;
 }
 
+// The new tokens causally, the prefixes in chunks of `capacity` keys, all merged.
+Output chunked(const Runner& runner, const MlaCase& m, int64_t capacity) {
+  Problem p = ragged_problem(m, Path::kChunked);
+  std::vector<int32_t> prefixes;
+  std::vector<std::pair<int32_t, int32_t>> keys;
+  for (const Seq& s : m.seqs) {
+    prefixes.push_back(s.kv_len - s.q_len);
+    keys.push_back({s.kv_len - s.q_len, s.kv_len});
+  }
+  p.set_keys(keys, true);
+  std::vector<Output> parts = {runner.run(p, Phase::kPrefill, m.layer)};
+  for (const PrefixChunk& chunk : chunk_prefixes(prefixes, capacity)) {
+    keys.assign(m.seqs.size(), {0, 0});
+    for (const PrefixChunk::Range& r : chunk.ranges) keys[r.seq] = {r.begin, r.end};
+    p.set_keys(keys, false);
+    parts.push_back(runner.run(p, Phase::kPrefill, m.layer));
+  }
+  std::vector<Partial> partials;
+  for (const Output& part : parts) partials.push_back({part.out.data(), part.lse.data()});
+  Output merged = parts[0];
+  merge_partials(partials.data(), static_cast<int>(partials.size()), p.tokens(), m.heads, m.v_dim,
+                 merged.out.data(), merged.lse.data());
+  return merged;
+}
+
 // W_uv after the absorbed path.
 Output project(const MlaCase& m, const Output& latent) {
   Output o{{}, latent.lse};
@@ -132,7 +159,7 @@ std::vector<std::string> mla_backends() {
   return names;
 }
 
-TEST_P(MlaGolden, RaggedAndAbsorbedAreOneProblem) {
+TEST_P(MlaGolden, RaggedChunkedAndAbsorbedAreOneProblem) {
   const auto cases = golden_cases("attention_mla.json");
   ASSERT_TRUE(cases.ok()) << cases.status().to_string();
   ASSERT_GE(cases->as_array().size(), 4u);
@@ -145,6 +172,8 @@ TEST_P(MlaGolden, RaggedAndAbsorbedAreOneProblem) {
       for (Path path : {Path::kRagged, Path::kOneShot})
         expect_close(runner.run(ragged_problem(m, path), Phase::kPrefill, m.layer), m.want, 1e-5,
                      1e-5, name + ", " + path_name(path));
+      for (int64_t capacity : {1000, 50, 7})
+        expect_close(chunked(runner, m, capacity), m.want, 1e-5, 1e-5, name + ", chunked");
       m.layer.kv_heads = 1;
       for (int32_t page_size : {1, 16}) {
         for (Phase phase : {Phase::kPrefill, Phase::kDecode, Phase::kVerify}) {

@@ -96,6 +96,12 @@ TEST_P(Absorbed, SoftCapAndSinks) {
   check(shape, {{7, 70, 1}, {1, 600, 2}, {2, 0, 3}}, "cap and sinks", Phase::kPrefill, &layer);
 }
 
+TEST_P(Absorbed, EmptyBatch) {
+  const Problem problem(adapt(absorbed(16, 16, 8)), {});
+  if (!serves(problem.shape())) return;
+  for (Phase phase : kPhases) EXPECT_TRUE(runner_.run(problem, phase).out.empty());
+}
+
 TEST_P(Absorbed, LargeMixedBatch) {
   std::vector<Seq> seqs;
   for (uint32_t i = 0; i < 30; ++i)

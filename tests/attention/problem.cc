@@ -30,6 +30,21 @@ uint8_t nearest_fp8(float value, float (*widen)(uint8_t)) {
 
 }  // namespace
 
+float rounded(float value, DType dtype) {
+  switch (dtype) {
+    case DType::kF8E4M3:
+      return tensor::f8e4m3_to_f32(nearest_fp8(value, tensor::f8e4m3_to_f32));
+    case DType::kF8E5M2:
+      return tensor::f8e5m2_to_f32(nearest_fp8(value, tensor::f8e5m2_to_f32));
+    case DType::kBF16:
+      return tensor::bf16_to_f32(tensor::f32_to_bf16(value));
+    case DType::kF16:
+      return tensor::f16_to_f32(tensor::f32_to_f16(value));
+    default:
+      return value;
+  }
+}
+
 Shape absorbed(int32_t heads, int32_t latent, int32_t rope) {
   return {.q_heads = heads,
           .kv_heads = 1,

@@ -79,6 +79,9 @@ class Problem {
   kv::PagedKvView view_;
 };
 
+// The value that `dtype` holds for it.
+float rounded(float value, tensor::DType dtype);
+
 // A token tree by its nodes' parents (-1: the root): a node sees its ancestors and itself.
 std::vector<uint64_t> tree_words(const std::vector<int>& parents);
 
