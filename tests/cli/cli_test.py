@@ -35,7 +35,7 @@ class Frame(unittest.TestCase):
             self.assertIn(f"\n  {command} ", listing.stdout)
             help_text = run(*command.split(), "--help")
             self.assertEqual((help_text.returncode, help_text.stderr), (0, ""), command)
-        for args in ([], ["inspekt"], ["inspect", "--ful"], ["inspect", "a", "b"], ["bench", "nothing"]):
+        for args in ([], ["inspekt"], ["version", "extra"], ["inspect", "--ful"], ["inspect", "a", "b"], ["bench", "nothing"]):
             result = run(*args)
             self.assertEqual((result.returncode, result.stdout), (2, ""), args)
         self.assertIn("did you mean inspect?", run("inspekt").stderr)
@@ -60,6 +60,28 @@ class Frame(unittest.TestCase):
             self.assertIsInstance(document, dict)
             if code and args[0] != "explain":
                 self.assertEqual(sorted(document["error"]), ["code", "message"], args)
+
+    def test_what_is_wrong_with_the_model_file_is_code_1_and_with_the_setting_2(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = pathlib.Path(folder) / "broken.gguf"
+            broken.write_bytes(MODEL.read_bytes()[:100000])
+            for command in (["inspect"], ["generate", "--prompt", "a", "--model"], ["serve", "--port", 0]):
+                self.assertEqual(run(*command, broken).returncode, 1, command)
+                self.assertEqual(run(*command, "no-such-file").returncode, 2, command)
+        hub = run("generate", "--prompt", "a", "--model", "some-org/Some-Model-1.5B")
+        self.assertIn("nothing is downloaded from a hub", hub.stderr)
+
+    def test_flags_of_other_engines_are_told_ours(self):
+        for args, told in ((["--max-model-len", "10"], "--context-length"), (["-c", "10"], "--context-length"),
+                           (["--tp", "2"], "single device"), (["--seed", "1"], "did you mean --random-seed?")):
+            result = run("serve", *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertIn(told, result.stderr)
+
+    def test_help_lists_what_matters_to_the_command(self):
+        self.assertIn("--max-connections", run("serve", "--help").stdout)
+        for command in (["generate"], ["chat"], ["bench", "latency"], ["bench", "serving"]):
+            self.assertNotIn("--max-connections", run(*command, "--help").stdout, command)
 
     def test_a_conflict_names_the_flag_and_the_mend(self):
         result = run("explain", MODEL, "--attention-backend", "nope")
@@ -161,6 +183,14 @@ class Generate(unittest.TestCase):
         plain = run("generate", "--max-new-tokens", 2, "--prompt", golden["text"])
         self.assertEqual(plain.stdout, by_text["text"] + "\n")
 
+    def test_the_prompt_may_come_from_standard_input_and_the_model_from_its_folder(self):
+        golden = GOLDEN["prompts"][0]
+        result = run("generate", "--json", "--max-new-tokens", 2, "--model", MODEL.parent, "--prompt-file", "-",
+                     stdin=golden["text"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["prompt_ids"], golden["ids"])
+        self.assertEqual(json.loads(run("inspect", "--json", MODEL.parent).stdout)["parameters"], 134515008)
+
     def test_logprobs_come_with_the_tokens(self):
         answer = json.loads(run("generate", "--json", "--max-new-tokens", 3, "--prompt", "Gravity is", "--top-logprobs", 2).stdout)
         self.assertEqual([pair[0] for pair in answer["output_logprobs"]], answer["output_ids"])
@@ -180,6 +210,31 @@ class Chat(unittest.TestCase):
         self.assertEqual([a["role"] for a in answers], ["assistant"] * 3)
         self.assertIn("Zoe", answers[1]["content"])
         self.assertNotIn("Zoe", answers[2]["content"])
+
+
+    def test_commands_are_told_and_unknown_ones_too(self):
+        result = run("chat", MODEL, "--max-new-tokens", 2, stdin="/help\n/clear\n/nonsense\n/exit\nHello\n")
+        self.assertEqual((result.returncode, result.stdout), (0, ""))
+        self.assertIn("there is no /nonsense: /clear", result.stderr)
+        self.assertIn("/clear (or /reset)", run("chat", "--help").stdout)
+
+    def test_when_nothing_was_answered_it_has_failed(self):
+        result = run("chat", "--max-total-tokens", 16, stdin="Hello\n")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+
+    def test_ctrl_c_ends_the_answer_and_then_the_program(self):
+        chat = subprocess.Popen([ATTUNE, "chat", "--max-new-tokens", "4000", "--ignore-eos"], bufsize=0, cwd=ROOT,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (chat.poll() is None and chat.kill(), chat.communicate()))
+        for words in (b"Write a long story.\n", b"And another.\n"):
+            chat.stdin.write(words)
+            self.assertTrue(chat.stdout.read(1))
+            chat.send_signal(signal.SIGINT)
+            chat.stdin.write(b"/help\n")
+            self.assertIn(b"/clear", chat.stderr.readline())  # the answer is over
+            self.assertTrue(os.read(chat.stdout.fileno(), 1 << 20).endswith(b"\n\n"))
+        chat.send_signal(signal.SIGINT)
+        self.assertEqual(chat.wait(timeout=30), 130)
 
 
 class Serve(unittest.TestCase):
@@ -208,6 +263,20 @@ class Serve(unittest.TestCase):
         server.send_signal(signal.SIGTERM)
         self.assertEqual(server.wait(timeout=15), 0)
         self.assertLess(time.monotonic() - begin, 10)
+
+    def test_the_banner_of_an_open_address_with_a_key(self):
+        server = self.start(str(MODEL.parent), "--host", "0.0.0.0", "--api-key", "secret")
+        banner = ""
+        while "messages" not in banner:
+            line = server.stdout.readline()
+            self.assertTrue(line, "the server ended early")
+            banner += line
+        self.assertIn("curl http://127.0.0.1:", banner)
+        self.assertIn('-H "Authorization: Bearer $KEY"', banner)
+        self.assertIn("smollm2-135m-instruct-q4_1 (llama", banner)
+        self.assertNotIn("secret", banner)
+        server.send_signal(signal.SIGTERM)
+        self.assertNotIn("there is no --api-key", server.communicate(timeout=20)[1])
 
     def test_closed_standard_streams_stay_out_of_the_way(self):
         with socket.socket() as free:
