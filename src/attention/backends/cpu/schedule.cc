@@ -7,7 +7,9 @@ namespace {
 
 // A tile is split when it costs more than this part of what a thread's fair share is.
 constexpr int64_t kSharesPerThread = 4;
-constexpr int64_t kMaxPartialBytes = int64_t{32} << 20;
+// Enough for one sequence of MLA's 128 heads over 60k keys, and for four times that on 64 threads.
+// What has no room is not split.
+constexpr int64_t kMaxPartialBytes = int64_t{32} << 20, kMaxPartialBytesPerThread = 2 << 20;
 
 int64_t cost(const Tile& t) {
   return int64_t{t.num_q} * t.num_heads * (t.kv_len + kBlock);
@@ -70,7 +72,8 @@ int64_t partial_area_floats(const Limits& limits, const Kernels& kernels) {
   const int64_t splits = limits.tuning.num_splits > 0 ? limits.tuning.num_splits
                                                       : divide_up(limits.max_kv_len, kSplit);
   const int64_t all = tiles * splits * kernels.partial_floats(kMaxRows, limits.v_dim);
-  return std::min<int64_t>(all, kMaxPartialBytes / 4);
+  const int64_t most = std::max(kMaxPartialBytes, kMaxPartialBytesPerThread * limits.threads);
+  return std::min<int64_t>(all, most / 4);
 }
 
 void make_schedule(const Batch& batch, const Limits& limits, const Kernels& kernels,
