@@ -143,7 +143,10 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
   }
   Status status = read_layers(usage, config, *parsed, invocation);
   if (!status.ok() && !mistakes) return report(status, json);
-  if (!status.ok()) mistakes->push_back({"", status.message(), "--help tells what is taken"});
+  if (!status.ok()) {
+    const std::string flag = status.message().starts_with("--config") ? "--config" : "MODEL";
+    mistakes->push_back({flag, status.message(), "--help tells what is taken"});
+  }
   base::set_log_level(parse_log_level(invocation.settings.options().log_level));
   for (const std::string& warning : invocation.settings.warnings()) base::log_warning(warning);
   return std::nullopt;

@@ -157,6 +157,12 @@ class Mistakes(unittest.TestCase):
         self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["page_sise"]))
         self.assertIn("did you mean page_size?", r["conflicts"][0]["text"])
 
+    def test_a_file_that_is_not_there_and_one_word_too_many(self):
+        code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--config", "no-such-file")
+        self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["--config"]))
+        code, r = explain(MODEL, "another", "--device", "sm90")
+        self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["MODEL"]))
+
     def test_serve_refuses_what_it_cannot_do_yet_and_every_conflict(self):
         for args, told in [(["--enable-hierarchical-cache"], "--enable-hierarchical-cache: this build cannot do it yet"),
                            (["--speculative-eagle-topk", "4"], "--speculative-eagle-topk: this build cannot do it yet"),
