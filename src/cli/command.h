@@ -1,5 +1,5 @@
 // What every subcommand shares: how its command line is read and how it reports.
-// Exit codes (docs/settings.md): 0 done; 1 failed, a broken or unsupported model file included; 2
+// Exit codes (README.md): 0 done; 1 failed, a broken or unsupported model file included; 2
 // the command line or the configuration cannot work as asked, a file that is not there included.
 // With --json, standard output gets one JSON document (or one a line) and nothing else, whatever
 // the exit code; logs and messages go to standard error.

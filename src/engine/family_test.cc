@@ -34,6 +34,10 @@ struct Case {
   const char* logits = "families/logits.json";
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.file;
+}
+
 constexpr char kDeepseek[] = "families/deepseek.json";
 
 class Family : public ::testing::TestWithParam<Case> {

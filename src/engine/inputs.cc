@@ -1,6 +1,7 @@
 #include "engine/inputs.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "attention/registry.h"
 #include "base/log.h"
@@ -31,6 +32,11 @@ Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
   if (options.device != "auto" && options.device != "cpu")
     return unsupported("--device " + options.device +
                        ": this build has only the CPU: use --device cpu");
+  const int most = std::max(16, 4 * static_cast<int>(std::thread::hardware_concurrency()));
+  if (options.threads > most)
+    return invalid_argument(cat("--threads ", options.threads, ": more than ", most,
+                                " only wait for each other on this machine's cores: lower it, or "
+                                "leave it out for one per core"));
   return device::create_cpu_device(options.threads, options.cpu_isa);
 }
 

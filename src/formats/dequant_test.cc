@@ -11,6 +11,13 @@
 #include "formats/safetensors.h"
 #include "formats/test_files.h"
 
+namespace attune::tensor {
+// Found by GoogleTest where the type is.
+static void PrintTo(DType dtype, std::ostream* out) {
+  *out << dtype_name(dtype);
+}
+}  // namespace attune::tensor
+
 namespace attune::formats {
 namespace {
 

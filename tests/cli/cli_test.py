@@ -132,6 +132,15 @@ class Frame(unittest.TestCase):
             result = run("bench", *args)
             self.assertEqual(result.returncode, 2, (args, result.stderr))
 
+    def test_settings_that_serve_nothing_are_refused_with_the_mend(self):
+        for args, told in ((["--context-length", 99999], "at most these"), (["--context-length", 1], "at least 2"),
+                           (["--max-total-tokens", 1, "--page-size", 1], "raise it"),
+                           (["--threads", 256], "lower it" if 4 * os.cpu_count() < 256 else ""),
+                           (["--threads", 1024], "from 0 to 256")):
+            result = run("generate", "--prompt", "a", "--max-new-tokens", 1, *args)
+            self.assertEqual(result.returncode, 2 if told else 0, args)
+            self.assertIn(told, result.stderr)
+
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_lost_output_is_no_success(self):
         with open("/dev/full", "w") as full:

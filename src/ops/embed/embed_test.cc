@@ -8,6 +8,13 @@
 #include "ops/test_stream.h"
 #include "tensor/half.h"
 
+namespace attune::tensor {
+// Found by GoogleTest where the type is.
+static void PrintTo(DType dtype, std::ostream* out) {
+  *out << dtype_name(dtype);
+}
+}  // namespace attune::tensor
+
 namespace attune::ops {
 namespace {
 

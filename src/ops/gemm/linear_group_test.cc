@@ -19,6 +19,9 @@ struct Config {
   device::CpuIsa isa;
   DType act;
 };
+void PrintTo(const Config& c, std::ostream* out) {
+  *out << device::cpu_isa_name(c.isa) << " " << tensor::dtype_name(c.act);
+}
 
 std::vector<Config> configs() {
   std::vector<Config> all;

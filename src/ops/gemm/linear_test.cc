@@ -28,6 +28,9 @@ struct Config {
   CpuIsa isa;
   DType act;
 };
+void PrintTo(const Config& c, std::ostream* out) {
+  *out << device::cpu_isa_name(c.isa) << " " << tensor::dtype_name(c.act);
+}
 
 std::string describe(const Case& c) {
   return std::string(tensor::dtype_name(c.dtype)) + " n=" + std::to_string(c.n) +

@@ -20,6 +20,12 @@ struct Case {
   bool head_major;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << (c.style == RopeStyle::kHalf ? "halves" : "interleaved") << " of " << c.rot_dim << ", "
+       << (c.norm ? "normed, " : "") << tensor::dtype_name(c.kv)
+       << (c.head_major ? ", head-major" : ", token-major");
+}
+
 class RopeAppend : public ::testing::TestWithParam<Case> {};
 
 constexpr int kTokens = 11, kQ = 6, kKv = 2, kDim = 20, kPage = 4, kSlots = 8;
