@@ -255,6 +255,10 @@ struct Case {
   const char* golden;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.file;
+}
+
 class MlaPaths : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
