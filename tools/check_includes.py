@@ -30,7 +30,7 @@ HOUSE = {
     "src/kv/tier": (["src/kv", "src/device", "src/ops"], ["hiredis", "liburing", "xxhash"]),
     "src/kv/transfer": (["src/kv", "src/device", "src/ops"], ["cuda"]),
     "src/attention": (["src/ops", "src/device", "src/kv/layout"], ["cuda"]),
-    "src/resolve": (["src/attention/capabilities.h", "src/kv/layout"], []),
+    "src/resolve": (["src/attention/capabilities.h", "src/attention/order.h", "src/kv/layout"], []),
     "src/model": (["src/attention", "src/ops", "src/device", "src/kv/layout", "src/formats"], []),
     "src/sched": (["src/kv/layout", "src/kv/pool", "src/kv/index", "src/kv/policy"], []),
     "src/engine": (["src/sched", "src/model", "src/resolve", "src/kv"], []),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/registry.h"
+#include "base/check.h"
 #include "base/log.h"
 
 namespace attune::attention {
@@ -28,71 +29,113 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& name, device:
   return entry->create(device);
 }
 
+// What of a batch the backend's capabilities already rule out: only the path varies by batch.
+Support supports(const Backend& backend, const Batch& batch) {
+  const Capabilities& c = backend.capabilities();
+  if (batch.phase == Phase::kPrefill && batch.path != Path::kPaged &&
+      std::find(c.extend_paths.begin(), c.extend_paths.end(), batch.path) == c.extend_paths.end())
+    return {{cat("has no ", path_name(batch.path), " path")}};
+  return backend.supports(batch);
+}
+
+// The names of a phase, each once.
+std::vector<std::string> names_of(const PhaseOrder& order) {
+  std::vector<std::string> names = order.backends;
+  for (const SizedOrder& cell : order.sized)
+    for (const std::string& name : cell.backends)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Router>> Router::create(const BackendOrder& order, device::Device& device) {
-  std::vector<std::string> names;
+  std::vector<std::string> known;
   std::vector<std::unique_ptr<Backend>> instances;
-  std::array<std::vector<int>, kNumPhases> indices;
-  for (int phase = 0; phase < kNumPhases; ++phase) {
-    for (const std::string& name : order[phase]) {
-      auto it = std::find(names.begin(), names.end(), name);
-      const int index = static_cast<int>(it - names.begin());
-      if (it == names.end()) {
-        ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, create_backend(name, device));
-        names.push_back(name);
-        instances.push_back(std::move(backend));
-      }
-      indices[phase].push_back(index);
+  for (const PhaseOrder& phase : order) {
+    for (const std::string& name : names_of(phase)) {
+      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+      ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, create_backend(name, device));
+      known.push_back(name);
+      instances.push_back(std::move(backend));
     }
   }
-  return std::make_unique<Router>(std::move(instances), std::move(indices));
+  return std::make_unique<Router>(std::move(instances), order);
 }
 
-Router::Router(std::vector<std::unique_ptr<Backend>> backends,
-               std::array<std::vector<int>, kNumPhases> order)
+Router::Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrder& order)
     : backends_(std::move(backends)) {
   for (int phase = 0; phase < kNumPhases; ++phase) {
-    for (int index : order[phase]) {
-      order_[phase].push_back(std::make_unique<Entry>());
-      order_[phase].back()->backend = index;
+    List& list = lists_[phase];
+    const std::vector<std::string> names = names_of(order[phase]);
+    for (const std::string& name : names) {
+      list.entries.push_back(std::make_unique<Entry>());
+      list.entries.back()->backend = static_cast<int>(
+          std::find_if(backends_.begin(), backends_.end(),
+                       [&](const auto& b) { return b->capabilities().name == name; }) -
+          backends_.begin());
+      ATTUNE_CHECK(list.entries.back()->backend < num_backends());
+    }
+    std::vector<SizedOrder> sizes = order[phase].sized;
+    if (sizes.empty()) sizes.emplace_back();
+    for (const SizedOrder& size : sizes) {
+      Cell cell{size, {}};
+      for (const std::string& name : order[phase].for_batch(size.sequences, size.tokens))
+        cell.entries.push_back(std::find(names.begin(), names.end(), name) - names.begin());
+      list.cells.push_back(std::move(cell));
     }
   }
+}
+
+const Router::Cell& Router::cell_of(const List& list, const Batch& batch) const {
+  auto distance = [&](const Cell& c) {
+    return steps_between(c.size.sequences, batch.num_seqs) +
+           steps_between(c.size.tokens, batch.max_kv_len);
+  };
+  return *std::min_element(list.cells.begin(), list.cells.end(),
+                           [&](const Cell& a, const Cell& b) { return distance(a) < distance(b); });
 }
 
 Result<Choice> Router::route(const Batch& batch) {
-  const auto& list = order_[static_cast<size_t>(batch.phase)];
+  const List& list = lists_[static_cast<size_t>(batch.phase)];
+  const std::vector<size_t>& order = cell_of(list, batch).entries;
   std::vector<std::string> refusals;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const Backend& backend = *backends_[list[i]->backend];
+  for (size_t i = 0; i < order.size(); ++i) {
+    Entry& entry = *list.entries[order[i]];
+    const Backend& backend = *backends_[entry.backend];
     const std::string& name = backend.capabilities().name;
-    const Support support = backend.supports(batch);
+    const Support support = supports(backend, batch);
     if (!support.ok()) {
       refusals.push_back(cat(name, ": ", join(support.reasons)));
       continue;
     }
-    list[i]->batches[static_cast<size_t>(batch.path)].fetch_add(1, std::memory_order_relaxed);
-    if (list[i]->all.fetch_add(1, std::memory_order_relaxed) == 0 && i > 0)
+    const bool fallback = i > 0;
+    entry.batches[static_cast<size_t>(batch.path)][fallback].fetch_add(1,
+                                                                       std::memory_order_relaxed);
+    if (fallback && !entry.told.exchange(true, std::memory_order_relaxed))
       base::log_warning("attention for ", phase_name(batch.phase), " falls back to ", name, " (",
                         join(refusals), "); later fallbacks are only counted");
-    return Choice{&backend, list[i]->backend};
+    return Choice{&backend, entry.backend};
   }
   return unsupported(cat("no attention backend serves this ", phase_name(batch.phase),
-                         " batch: ", list.empty() ? "the phase's list is empty" : join(refusals)));
+                         " batch: ", order.empty() ? "the phase's list is empty" : join(refusals)));
 }
 
 std::vector<RouteCount> Router::counts() const {
   std::vector<RouteCount> all;
   for (int phase = 0; phase < kNumPhases; ++phase) {
-    for (size_t i = 0; i < order_[phase].size(); ++i) {
-      const Entry& e = *order_[phase][i];
+    for (size_t i = 0; i < lists_[phase].entries.size(); ++i) {
+      const Entry& e = *lists_[phase].entries[i];
       const std::string& name = backends_[e.backend]->capabilities().name;
       bool any = false;
       for (int path = 0; path < kNumPaths; ++path) {
-        const uint64_t count = e.batches[path].load(std::memory_order_relaxed);
-        if (count == 0) continue;
-        all.push_back({static_cast<Phase>(phase), name, static_cast<Path>(path), count, i > 0});
-        any = true;
+        for (bool fallback : {false, true}) {
+          const uint64_t count = e.batches[path][fallback].load(std::memory_order_relaxed);
+          if (count == 0) continue;
+          all.push_back(
+              {static_cast<Phase>(phase), name, static_cast<Path>(path), count, fallback});
+          any = true;
+        }
       }
       if (!any) all.push_back({static_cast<Phase>(phase), name, Path::kPaged, 0, i > 0});
     }

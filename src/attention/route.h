@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "attention/backend.h"
+#include "attention/order.h"
 
 namespace attune::attention {
-
-// Names of backends for each phase, best first, as the resolver gives them.
-using BackendOrder = std::array<std::vector<std::string>, kNumPhases>;
 
 struct Choice {
   const Backend* backend = nullptr;
@@ -26,7 +24,7 @@ struct RouteCount {
   std::string backend;
   Path path;
   uint64_t count;  // batches
-  bool fallback;   // not the first of its phase's list
+  bool fallback;   // it was not the first of its batch's order
 };
 
 // What decides an MLA sequence's path, from the resolution. Tokens.
@@ -72,9 +70,8 @@ class Router {
   // and unsupported with the name and what there is.
   static Result<std::unique_ptr<Router>> create(const BackendOrder& order, device::Device& device);
 
-  // For tests: backends that the registry does not know; `order` holds indices into them.
-  Router(std::vector<std::unique_ptr<Backend>> backends,
-         std::array<std::vector<int>, kNumPhases> order);
+  // For tests: backends that the registry does not know. REQUIRES: every name is one of theirs.
+  Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrder& order);
 
   // Once per batch and step, from one thread. A fallback is counted, and logged the first time with
   // its reason. Errors: unsupported, with every backend's reasons.
@@ -82,18 +79,28 @@ class Router {
 
   int num_backends() const { return static_cast<int>(backends_.size()); }
   const Backend& backend(int index) const { return *backends_[index]; }
-  // How often each was chosen, in the lists' order; paths that it never took are left out, and a
-  // backend that was never chosen has one entry of 0. From any thread.
+  // How often each was chosen, in the lists' order; what never happened is left out, but a backend
+  // that was never chosen has one entry of 0. From any thread.
   std::vector<RouteCount> counts() const;
 
  private:
   struct Entry {
     int backend;
-    std::array<std::atomic<uint64_t>, kNumPaths> batches{};  // by path
-    std::atomic<uint64_t> all{0};
+    std::array<std::array<std::atomic<uint64_t>, 2>, kNumPaths> batches{};  // by path and fallback
+    std::atomic<bool> told{false};
   };
+  struct Cell {
+    SizedOrder size;              // its names are not used
+    std::vector<size_t> entries;  // best first
+  };
+  struct List {
+    std::vector<std::unique_ptr<Entry>> entries;
+    std::vector<Cell> cells;  // at least one
+  };
+  const Cell& cell_of(const List& list, const Batch& batch) const;
+
   std::vector<std::unique_ptr<Backend>> backends_;
-  std::array<std::vector<std::unique_ptr<Entry>>, kNumPhases> order_;
+  std::array<List, kNumPhases> lists_;
 };
 
 }  // namespace attune::attention

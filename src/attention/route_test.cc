@@ -12,8 +12,10 @@ namespace {
 // Serves batches of up to `max_seqs`.
 class PickyBackend final : public Backend {
  public:
-  PickyBackend(std::string name, int32_t max_seqs) : max_seqs_(max_seqs) {
+  PickyBackend(std::string name, int32_t max_seqs, std::vector<Path> extend_paths = {})
+      : max_seqs_(max_seqs) {
     capabilities_.name = std::move(name);
+    capabilities_.extend_paths = std::move(extend_paths);
   }
   const Capabilities& capabilities() const override { return capabilities_; }
   Support supports(const Batch& batch) const override {
@@ -36,7 +38,10 @@ Router picky_router() {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::make_unique<PickyBackend>("small", 1));
   backends.push_back(std::make_unique<PickyBackend>("medium", 4));
-  return Router(std::move(backends), {{{0, 1}, {1}, {}, {1, 0}}});
+  return Router(std::move(backends), {{{.backends = {"small", "medium"}},
+                                       {.backends = {"medium"}},
+                                       {},
+                                       {.backends = {"medium", "small"}}}});
 }
 
 Batch batch_of(Phase phase, int32_t seqs) {
@@ -75,6 +80,43 @@ TEST(Router, CountsByPhaseAndBackend) {
                                       "draft_extend/small/paged 0 fallback"}));
 }
 
+// S4: measured cells; what a cell does not name stays behind it.
+TEST(Router, TakesTheOrderOfTheNearestCell) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const char* name : {"one", "many", "rest"})
+    backends.push_back(std::make_unique<PickyBackend>(name, 1000));
+  Router router(std::move(backends), {{{},
+                                       {.backends = {"many", "one", "rest"},
+                                        .sized = {{1, 4096, {"one"}}, {64, 4096, {"many", "one"}}}},
+                                       {},
+                                       {}}});
+  for (const auto& [seqs, want] : {std::pair{1, "one"}, {4, "one"}, {16, "many"}, {200, "many"}})
+    EXPECT_EQ(chosen(router, Phase::kDecode, seqs), want) << seqs;
+  std::vector<std::string> lines;
+  for (const RouteCount& c : router.counts())
+    lines.push_back(c.backend + " " + std::to_string(c.count) + (c.fallback ? " fallback" : ""));
+  EXPECT_EQ(lines, (std::vector<std::string>{"many 2", "one 2", "rest 0 fallback"}));
+}
+
+// M5, bug report 12361: whose backend has no absorbed extend does not get one; the next has it.
+TEST(Router, APathThatABackendLacksGoesToTheNext) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::make_unique<PickyBackend>("ragged", 9, std::vector{Path::kRagged}));
+  backends.push_back(
+      std::make_unique<PickyBackend>("both", 9, std::vector{Path::kRagged, Path::kAbsorbed}));
+  const PhaseOrder both = {.backends = {"ragged", "both"}};
+  Router router(std::move(backends), {{both, both, both, both}});
+  const auto name = [&](Phase phase, Path path) {
+    const Result<Choice> choice = router.route({.phase = phase, .path = path, .num_seqs = 1});
+    return choice.ok() ? choice->backend->capabilities().name : choice.status().message();
+  };
+  EXPECT_EQ(name(Phase::kPrefill, Path::kRagged), "ragged");
+  EXPECT_EQ(name(Phase::kPrefill, Path::kAbsorbed), "both");
+  EXPECT_EQ(name(Phase::kDecode, Path::kAbsorbed), "ragged");  // M8: only extends have paths
+  EXPECT_NE(name(Phase::kPrefill, Path::kChunked).find("both: has no chunked path"),
+            std::string::npos);
+}
+
 // B-12: every refusal with its reason.
 TEST(BugB12, NobodyServesSoEveryReasonIsNamed) {
   Router router = picky_router();
@@ -87,11 +129,12 @@ TEST(BugB12, NobodyServesSoEveryReasonIsNamed) {
 TEST(Router, CreateKnowsTheRegistryAndSharesInstances) {
   auto device = device::create_cpu_device(1, "auto");
   ASSERT_TRUE(device.ok());
-  const BackendOrder order = {{{"cpu", "reference"}, {"cpu"}, {"reference"}, {}}};
+  const BackendOrder order = {
+      {{.backends = {"cpu", "reference"}}, {.backends = {"cpu"}}, {.backends = {"reference"}}, {}}};
   auto router = Router::create(order, **device);
   ASSERT_TRUE(router.ok()) << router.status().to_string();
   EXPECT_EQ((*router)->num_backends(), 2);
-  auto unknown = Router::create({{{"fa4"}, {}, {}, {}}}, **device);
+  auto unknown = Router::create({{{.backends = {"fa4"}}, {}, {}, {}}}, **device);
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), Code::kNotFound);
   EXPECT_NE(unknown.status().message().find("reference"), std::string::npos);

@@ -19,7 +19,10 @@ struct RecordedPlan final : attention::Plan {
 // Keeps what it is asked to plan.
 class RecordingBackend final : public attention::Backend {
  public:
-  RecordingBackend() { capabilities_.name = "recording"; }
+  RecordingBackend() {
+    capabilities_.name = "recording";
+    capabilities_.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
+  }
   const attention::Capabilities& capabilities() const override { return capabilities_; }
   attention::Support supports(const attention::Batch&) const override { return {}; }
   int64_t workspace_bytes(const attention::Limits&) const override { return 64; }
@@ -59,8 +62,9 @@ class StepBatchesTest : public ::testing::Test {
     backend_ = backend.get();
     std::vector<std::unique_ptr<attention::Backend>> all;
     all.push_back(std::move(backend));
+    const attention::PhaseOrder mine = {.backends = {"recording"}};
     router_ = std::make_unique<attention::Router>(
-        std::move(all), std::array<std::vector<int>, attention::kNumPhases>{{{0}, {0}, {0}, {0}}});
+        std::move(all), attention::BackendOrder{{mine, mine, mine, mine}});
     maker_ =
         std::make_unique<PlanMaker>(*device_, attention::Limits{.page_size = 4, .num_slots = 100},
                                     attention::Limits{.page_size = 64, .num_slots = 1});

@@ -69,7 +69,7 @@ class Rig {
     EXPECT_TRUE(decoder.ok()) << decoder.status().to_string();
     decoder_ = std::move(decoder).value();
     attention::BackendOrder order;
-    for (auto& names : order) names = {options.backend};
+    for (attention::PhaseOrder& phase : order) phase.backends = {options.backend};
     auto router = attention::Router::create(order, *device_);
     EXPECT_TRUE(router.ok()) << router.status().to_string();
     router_ = std::move(router).value();

@@ -42,7 +42,7 @@ std::vector<Place> order_of(const State& s, Phase phase) {
   if (!named.flag) {
     const std::vector<SizedOrder> measured = measured_orders(s, leader);
     if (!measured.empty())
-      for (const std::string& name : nearest(measured, kListedSequences, kListedTokens).candidates)
+      for (const std::string& name : nearest(measured, kListedSequences, kListedTokens).backends)
         add(name, "S4: measured");
   }
   if (const PreferenceRow* row = preference(s, leader))
@@ -58,14 +58,14 @@ void list_sized(State& s, Phase phase) {
   if (s.named_for(phase).flag) return;
   for (SizedOrder order : measured_orders(s, phase)) {
     if (phase == Phase::kDecode && !s.moved_decode.empty()) {
-      std::erase(order.candidates, s.moved_decode);
-      order.candidates.insert(order.candidates.begin(), s.moved_decode);
+      std::erase(order.backends, s.moved_decode);
+      order.backends.insert(order.backends.begin(), s.moved_decode);
     }
-    std::erase_if(order.candidates, [&](const std::string& name) {
+    std::erase_if(order.backends, [&](const std::string& name) {
       const Descriptor* d = s.find(name);
       return !d || objection(s, d->capabilities, phase);
     });
-    if (!order.candidates.empty()) sized.push_back(std::move(order));
+    if (!order.backends.empty()) sized.push_back(std::move(order));
   }
 }
 

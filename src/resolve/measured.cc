@@ -10,9 +10,7 @@ namespace {
 // A cell of the other type of cache counts as four powers of two away.
 constexpr double kOtherType = 4;
 
-double steps(double a, double b) {
-  return std::abs(std::log2(std::max(a, 1.0) / std::max(b, 1.0)));
-}
+using attention::steps_between;
 
 int32_t page_or_preferred(const State& s) {
   return s.out.page_size > 0 ? s.out.page_size : 64;
@@ -20,8 +18,9 @@ int32_t page_or_preferred(const State& s) {
 
 double shape_distance(const State& s, const MeasuredCell& cell) {
   const ModelTraits& m = s.in.model;
-  return steps(cell.q_heads, m.q_heads) + steps(cell.kv_heads, m.kv_heads) +
-         steps(cell.head_dim, m.head.qk) + steps(cell.page_size, page_or_preferred(s)) +
+  return steps_between(cell.q_heads, m.q_heads) + steps_between(cell.kv_heads, m.kv_heads) +
+         steps_between(cell.head_dim, m.head.qk) +
+         steps_between(cell.page_size, page_or_preferred(s)) +
          (cell.kv_dtype == s.out.kv_dtype ? 0 : kOtherType);
 }
 
@@ -40,16 +39,6 @@ std::vector<SizedOrder> measured_orders(const State& s, attention::Phase phase) 
     if (mine(c) && shape_distance(s, c) == nearest_shape)
       orders.push_back({c.sequences, c.tokens, c.order});
   return orders;
-}
-
-const SizedOrder& nearest(const std::vector<SizedOrder>& orders, int32_t sequences,
-                          int32_t tokens) {
-  auto distance = [&](const SizedOrder& o) {
-    return steps(o.sequences, sequences) + steps(o.tokens, tokens);
-  };
-  return *std::min_element(
-      orders.begin(), orders.end(),
-      [&](const SizedOrder& a, const SizedOrder& b) { return distance(a) < distance(b); });
 }
 
 }  // namespace attune::resolve

@@ -32,11 +32,11 @@ std::string quoted(const std::vector<std::string>& list) {
 
 std::string phase_json(const Resolution& r, Phase phase) {
   const size_t p = static_cast<size_t>(phase);
-  std::string out = cat("{\"candidates\":", quoted(r.candidate_names()[p]));
+  std::string out = cat("{\"candidates\":", quoted(r.order()[p].backends));
   if (!r.sized[p].empty())
     out += ",\"measured\":" + json_list(r.sized[p], [](const SizedOrder& o) {
              return cat("{\"sequences\":", o.sequences, ",\"tokens\":", o.tokens,
-                        ",\"candidates\":", quoted(o.candidates), "}");
+                        ",\"candidates\":", quoted(o.backends), "}");
            });
   return out + "}";
 }
@@ -92,8 +92,8 @@ void print_phases(const Resolution& r, Table& table) {
       value += (value.empty() ? "" : ", then ") + c.backend + " (" + c.reason + ")";
     table.line(attention::phase_name(phase), value.empty() ? "none" : value);
     for (const SizedOrder& o : r.sized[static_cast<size_t>(phase)])
-      if (r.of(phase).empty() || o.candidates[0] != r.of(phase)[0].backend)
-        table.line("", cat(o.sequences, " sequences of ", o.tokens, " tokens: ", o.candidates[0]));
+      if (r.of(phase).empty() || o.backends[0] != r.of(phase)[0].backend)
+        table.line("", cat(o.sequences, " sequences of ", o.tokens, " tokens: ", o.backends[0]));
   }
   table.line("hybrid", r.hybrid ? "yes" : "no");
 }

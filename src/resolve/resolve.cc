@@ -25,7 +25,7 @@ std::vector<const Descriptor*> State::first_candidates(Phase phase) const {
   };
   if (!out.of(phase).empty()) add(out.of(phase)[0].backend);
   for (const SizedOrder& order : out.sized[static_cast<size_t>(phase)])
-    if (!order.candidates.empty()) add(order.candidates[0]);
+    if (!order.backends.empty()) add(order.backends[0]);
   return firsts;
 }
 
@@ -47,18 +47,13 @@ Resolution resolve(const Inputs& inputs) {
   return std::move(s.out);
 }
 
-std::array<std::vector<std::string>, attention::kNumPhases> Resolution::candidate_names() const {
-  std::array<std::vector<std::string>, attention::kNumPhases> names;
-  for (size_t p = 0; p < names.size(); ++p)
-    for (const Candidate& c : candidates[p]) names[p].push_back(c.backend);
-  return names;
-}
-
-std::vector<std::string> Resolution::order_for(Phase phase, int32_t sequences,
-                                               int32_t tokens) const {
-  const auto& orders = sized[static_cast<size_t>(phase)];
-  return orders.empty() ? candidate_names()[static_cast<size_t>(phase)]
-                        : nearest(orders, sequences, tokens).candidates;
+attention::BackendOrder Resolution::order() const {
+  attention::BackendOrder order;
+  for (size_t p = 0; p < order.size(); ++p) {
+    for (const Candidate& c : candidates[p]) order[p].backends.push_back(c.backend);
+    order[p].sized = sized[p];
+  }
+  return order;
 }
 
 }  // namespace attune::resolve

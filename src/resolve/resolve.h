@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/capabilities.h"
+#include "attention/order.h"
 #include "attune/options.h"
 #include "resolve/preferences.h"
 #include "tensor/dtype.h"
@@ -88,11 +89,7 @@ struct Conflict {
   std::string text, mend;
 };
 
-// A measured order of a phase's backends for batches near this size (S4).
-struct SizedOrder {
-  int32_t sequences = 0, tokens = 0;  // of each
-  std::vector<std::string> candidates;
-};
+using attention::SizedOrder;
 
 struct Graphs {
   bool enabled = false;
@@ -138,10 +135,7 @@ struct Resolution {
     return candidates[static_cast<size_t>(phase)];
   }
   // Names only, as attention::Router takes them.
-  std::array<std::vector<std::string>, attention::kNumPhases> candidate_names() const;
-  // The order for a batch of `sequences` with `tokens` each.
-  std::vector<std::string> order_for(attention::Phase phase, int32_t sequences,
-                                     int32_t tokens) const;
+  attention::BackendOrder order() const;
 };
 
 Resolution resolve(const Inputs& inputs);

@@ -94,8 +94,6 @@ void list_candidates(State& s, attention::Phase phase);
 
 // measured.cc: the orders of the model's nearest shape; empty: none was measured.
 std::vector<SizedOrder> measured_orders(const State& s, attention::Phase phase);
-// The one nearest to a batch. REQUIRES: not empty.
-const SizedOrder& nearest(const std::vector<SizedOrder>& orders, int32_t sequences, int32_t tokens);
 // The batch whose order is listed.
 inline constexpr int32_t kListedSequences = 64, kListedTokens = 4096;
 

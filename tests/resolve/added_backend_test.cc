@@ -49,7 +49,7 @@ TEST(AddedBackend, TheRouterMakesItAndTakesIt) {
   ASSERT_TRUE(device.ok());
   Inputs in = inputs("cpu", "smollm2", "");
   in.preferences = with_one_line();
-  auto router = attention::Router::create(resolve(in).candidate_names(), **device);
+  auto router = attention::Router::create(resolve(in).order(), **device);
   ASSERT_TRUE(router.ok()) << router.status().message();
   attention::Batch batch;
   batch.phase = Phase::kDecode;

@@ -61,7 +61,11 @@ inline Inputs real_inputs(const std::string& device, const std::string& model,
 }
 
 inline Names names(const Resolution& r, Phase phase) {
-  return r.candidate_names()[static_cast<size_t>(phase)];
+  return r.order()[static_cast<size_t>(phase)].backends;
+}
+// The route's order for a batch.
+inline Names order_for(const Resolution& r, Phase phase, int32_t sequences, int32_t tokens) {
+  return r.order()[static_cast<size_t>(phase)].for_batch(sequences, tokens);
 }
 inline std::string head(const Resolution& r, Phase phase) {
   return r.of(phase).empty() ? "" : r.of(phase)[0].backend;
