@@ -326,10 +326,14 @@ const Flag* find_flag(const std::vector<Flag>& flags, std::string_view name) {
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  // Dashes that all have in front are no letters that agree.
-  const auto bare = [](std::string_view text) {
-    return text.substr(std::min(text.find_first_not_of('-'), text.size()));
-  };
+  // What all begin with ("--", "ATTUNE_") is no letter that agrees.
+  std::string_view prefix = name.substr(0, name.find_last_of("-_") + 1);
+  const auto begins_so = [&](const std::string& c) { return c.starts_with(prefix); };
+  while (!std::all_of(candidates.begin(), candidates.end(), begins_so)) {
+    prefix.remove_suffix(1);
+    prefix = prefix.substr(0, prefix.find_last_of("-_") + 1);
+  }
+  const auto bare = [&](std::string_view text) { return text.substr(prefix.size()); };
   size_t best_distance = std::string::npos;
   const std::string* best = nullptr;
   for (const std::string& candidate : candidates) {

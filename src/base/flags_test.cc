@@ -117,6 +117,12 @@ TEST(Flags, SuggestsWhatIsNearestAndNothingWhenNothingIsNear) {
   EXPECT_EQ(did_you_mean("--prot", flags), " (did you mean --port?)");
   EXPECT_EQ(did_you_mean("--max-totl-tokens", flags), " (did you mean --max-total-tokens?)");
   EXPECT_EQ(did_you_mean("--x", flags), "");
+  EXPECT_EQ(did_you_mean("ATTUNE_TP", {"ATTUNE_DTYPE", "ATTUNE_PORT"}), "");
+  EXPECT_EQ(did_you_mean("ATTUNE_DTIPE", {"ATTUNE_DTYPE"}), " (did you mean ATTUNE_DTYPE?)");
+  EXPECT_EQ(did_you_mean("srve", {"serve", "chat"}), " (did you mean serve?)");
+  EXPECT_EQ(did_you_mean("--x", {"serve"}), "");
+  EXPECT_EQ(did_you_mean("_-_", {"serve"}), "");
+  EXPECT_EQ(did_you_mean("-", {"serve"}), "");
   EXPECT_EQ(did_you_mean("bf16", {"float16", "bfloat16", "float32"}), " (did you mean bfloat16?)");
 }
 
