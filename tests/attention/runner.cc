@@ -38,7 +38,8 @@ Output Runner::run(const Problem& problem, Phase phase, const LayerParams& layer
   limits.tuning = tuning;
   auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
   ATTUNE_CHECK(workspace.ok());
-  std::memset(workspace->data(), 0xff, std::min<int64_t>(workspace->bytes(), 4 << 20));
+  if (workspace->bytes() > 0)
+    std::memset(workspace->data(), 0xff, std::min<int64_t>(workspace->bytes(), 4 << 20));
   const auto plan = backend_->make_plan(limits, workspace->data());
   return run_with(*plan, problem, phase, layer, out_dtype);
 }
