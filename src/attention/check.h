@@ -7,8 +7,8 @@ namespace attune::attention {
 
 // invalid_argument, with sequence and field: indptr not rising or not ending at the counts, lengths
 // below 0, more than the limits, fewer pages than kv_len needs, a page slot outside [0, num_slots),
-// key rows outside those there are, a tree of more than 64 tokens. Costs a pass over the page table, some microseconds for thousands
-// of pages: always on.
+// key rows outside those there are, a tree of more than 64 tokens. Costs a pass over the page
+// table, some microseconds for thousands of pages: always on.
 Status check_batch(const Batch& batch, const Limits& limits);
 
 }  // namespace attune::attention
