@@ -93,8 +93,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   e.resolution_json = resolve::to_json(resolution);
   e.resolution_table = resolve::to_table(resolution);
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
-  ATTUNE_ASSIGN_OR_RETURN(e.router,
-                          attention::Router::create(resolution.order(), *e.device));
+  ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
   sched::SchedulerConfig sc;
   sc.vocab_size = config.vocab_size;
