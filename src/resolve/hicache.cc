@@ -178,17 +178,27 @@ std::vector<std::string> intolerant(const State& s) {
   return names;
 }
 
+bool decodes_beside_copies(const State& s, const std::string& name) {
+  const Descriptor* d = s.find(name);
+  return d && d->capabilities.tolerates_host_copies &&
+         !objection(s, d->capabilities, Phase::kDecode);
+}
+
 std::string safe_decode(const State& s) {
   for (const SafeDecodeRow& row : s.in.preferences.safe_decode) {
     if (row.kind != s.in.model.kind) continue;
-    for (const std::string& name : row.order) {
-      const Descriptor* d = s.find(name);
-      if (d && d->capabilities.tolerates_host_copies &&
-          !objection(s, d->capabilities, Phase::kDecode))
-        return name;
-    }
+    for (const std::string& name : row.order)
+      if (decodes_beside_copies(s, name)) return name;
   }
   return "";
+}
+
+// Whom a user might name instead: of the safe order, else anyone who can.
+std::string decode_to_name(const State& s) {
+  std::string name = safe_decode(s);
+  for (const Descriptor& d : s.backends)
+    if (name.empty() && decodes_beside_copies(s, d.capabilities.name)) name = d.capabilities.name;
+  return name;
 }
 
 bool endangered(const State& s) {
@@ -211,7 +221,8 @@ void move_decode(State& s, const char* id) {
 std::string why_stuck(const State& s) {
   const Named& named = s.named_for(Phase::kDecode);
   if (named.flag) return cat(named.flag, " names it");
-  return cat("no backend of the safe order serves decode in pages of ", s.out.page_size);
+  return cat("no backend of the safe order that does can decode here, in pages of ",
+             s.out.page_size);
 }
 
 bool io_is_free(const State& s) {
@@ -234,15 +245,17 @@ void refuse_kernel(State& s, const char* id) {
       io ? "--hicache-io-backend kernel" : "--hicache-mem-layout page_first, which needs IO kernel";
   std::vector<std::string> flags = {io ? "--hicache-io-backend" : "--hicache-mem-layout"};
   if (named.flag) flags.emplace_back(named.flag);
-  const std::string safe = safe_decode(s);
+  const std::string other = decode_to_name(s);
+  const std::string_view ways[] = {"--hicache-io-backend direct",
+                                   "--hicache-mem-layout page_first_direct"};
   s.conflict(
       id, flags,
       cat(asked, ": ", join(intolerant(s)),
           " decodes and does not tolerate SM-side host copies, and ", why_stuck(s)),
-      cat(io ? "use --hicache-io-backend direct" : "use --hicache-mem-layout page_first_direct",
+      cat("use ", io && page_first_set(s) ? cat(ways[0], " with ", ways[1]) : ways[io ? 0 : 1],
           ", or decode by a backend that tolerates them",
-          safe.empty() ? " (none is built that serves this)"
-                       : ": --decode-attention-backend " + safe));
+          other.empty() ? " (none is built that serves this)"
+                        : ": --decode-attention-backend " + other));
 }
 
 void layout_as_set(State& s, const char* id) {

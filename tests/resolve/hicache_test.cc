@@ -186,7 +186,19 @@ TEST(H4, WhatTheUserSetIsNotRewritten) {
       only_conflict(explain("sm90", "deepseek-v3",
                             kOn + kNoFlashmla + "--without flashinfer --hicache-io-backend kernel"),
                     "H4"),
-      HasSubstr("no backend of the safe order"));
+      AllOf(HasSubstr("no backend of the safe order"),
+            // Not of the safe order, but a way out.
+            HasSubstr("--decode-attention-backend reference")));
+  // Whoever of the safe order serves these pages, and does not tolerate them either.
+  EXPECT_THAT(
+      only_conflict(
+          explain("sm80", "deepseek-v3",
+                  kOn + "--assume flashinfer:tolerates-host-copies=off --hicache-io-backend "
+                        "kernel --hicache-mem-layout page_first"),
+          "H4"),
+      AllOf(HasSubstr("no backend of the safe order that does can decode here"),
+            HasSubstr("use --hicache-io-backend direct with --hicache-mem-layout "
+                      "page_first_direct, or")));
 }
 
 TEST(H5, CopiesAreHeldBesideWhoDoesNotTolerateThem) {
