@@ -2,10 +2,10 @@
 # `make help` lists the targets. ARGS goes to the program: make serve ARGS="--port 8000".
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build serve test sanitize fuzz format tidy clean
+.PHONY: help build serve test gpu-bundle sanitize fuzz format tidy clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 build: ## what is missing, then build/release/attune and the model
 	@tools/setup.sh build
@@ -18,6 +18,10 @@ test: ## build, then every test that this machine can run
 	@tools/setup.sh build test
 	@tools/build.sh release all
 	@tools/test.sh
+
+gpu-bundle: ## build/gpu-bundle: a folder with which a bare machine with a GPU tests itself (needs nvcc)
+	@tools/setup.sh build
+	@tools/gpu_bundle.sh
 
 sanitize: ## unit tests under ASan+UBSan, then TSan
 	@tools/setup.sh build test

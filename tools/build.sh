@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # tools/build.sh PRESET [TARGET ...]: configures build/PRESET when needed and builds (attune, unless told).
+# release and debug have the CUDA device where nvcc is; CUDA=OFF leaves it out.
 source "$(dirname "$0")/common.sh"
 # Clones in other folders share what ccache knows.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 preset=$1
 shift
 configured=build/$preset/build.ninja
-if [[ ! -f $configured || CMakePresets.json -nt $configured ]]; then
-  say "Configuring build/$preset"
-  cmake --preset "$preset"
+options=()
+case $preset in release | debug)
+  options=("-DATTUNE_CUDA:BOOL=$(cuda_wanted)")
+  [[ -z ${CUDA_ARCHS:-} ]] || options+=("-DATTUNE_CUDA_ARCHS:STRING=$CUDA_ARCHS")
+  ;;
+esac
+is_set() { grep -qxF -- "${1#-D}" "build/$preset/CMakeCache.txt" 2>/dev/null; }
+stale=false
+for option in "${options[@]}"; do is_set "$option" || stale=true; done
+if $stale || [[ ! -f $configured || CMakePresets.json -nt $configured ]]; then
+  say "Configuring build/$preset${options:+ (${options[*]})}"
+  cmake --preset "$preset" "${options[@]}"
 fi
 say "Building build/$preset: ${*:-attune}"
 cmake --build "build/$preset" --parallel "$(jobs_wanted)" --target "${@:-attune}"

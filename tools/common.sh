@@ -11,3 +11,14 @@ die() {
 }
 
 jobs_wanted() { echo "${JOBS:-$(nproc)}"; }
+
+# ON where nvcc is, unless CUDA says otherwise.
+cuda_wanted() {
+  if [[ -n ${CUDA:-} ]]; then
+    echo "$CUDA"
+  elif command -v nvcc >/dev/null || [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]]; then
+    echo ON
+  else
+    echo OFF
+  fi
+}

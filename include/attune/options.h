@@ -25,6 +25,7 @@ struct Options {
   std::string dtype = "auto";           // auto | float32 | bfloat16 | float16
   std::string kv_cache_dtype = "auto";  // auto | float32 | bfloat16 | float16 | fp8_e4m3 | fp8_e5m2
   std::string cpu_isa = "auto";         // auto | avx2 | avx512 | avx512_vnni | avx512_bf16
+  std::string cuda_libraries;           // folders, separated by ':'; empty: the usual places
   int32_t threads = 0;                  // 0: one per core
 
   // attention

@@ -36,6 +36,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"dtype", &o.dtype, "Device", "", "type of activations; auto: bfloat16 where it is faster, else float32; no device computes in float16 yet, it is refused", {.choices = {"auto", "float32", "bfloat16", "float16"}}},
     {"kv-cache-dtype", &o.kv_cache_dtype, "Device", "", "type of keys and values in the cache; auto: as the activations", {.choices = {"auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"}}},
     {"cpu-isa", &o.cpu_isa, "Device", "", "highest CPU instruction level to use; auto: what the CPU has", {.choices = {"auto", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}}},
+    {"cuda-libraries", &o.cuda_libraries, "Device", "FOLDER:...", "folders searched first for cuBLASLt and cuDNN; empty: the system's, the CUDA toolkit's and Python packages' own"},
     {"threads", &o.threads, "Device", "N", "CPU threads that compute; 0: one per core", {.min = 0, .max = 256}},
 
     {"attention-backend", &o.attention_backend, "Attention", "NAME", "attention backend of both phases; empty: chosen (attune explain says which and why)"},

@@ -3,8 +3,10 @@
 // Model code therefore reads the same for both.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +34,10 @@ struct DeviceInfo {
   int32_t threads = 1;         // CPU only
   CpuIsa isa = CpuIsa::kAvx2;  // CPU only
   bool fast_bf16 = false;      // CPU only: at this level, see cpu_bf16_is_fast
+  int32_t index = 0;           // CUDA only, as are the next three
+  int32_t sm = 0;              // compute capability: 90 for Hopper
+  int32_t multiprocessors = 0;
+  int64_t l2_bytes = 0;
   int64_t total_memory = 0,
           free_memory = 0;  // bytes; free at creation (MemAvailable, cgroup limit)
 };
@@ -79,19 +85,65 @@ class Event {
   virtual void wait() = 0;
 };
 
+class Stream;
+
+enum class GraphUpdate : uint8_t { kInPlace, kInstantiated };
+
+// Work that was captured once and can be launched any number of times: the same calls with the same
+// arguments, so what changes between launches lies in the memory that these point to. May outlive
+// the stream that captured it, not the device.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Runs the work on `stream`, after what was launched there before. A failure is in its status().
+  virtual void launch(Stream& stream) = 0;
+  // Puts what fn launches on `stream` in place of the work: kernels of the same shape are changed
+  // in place, else the graph is instantiated anew. After a failure the graph is as it was.
+  virtual Result<GraphUpdate> update(Stream& stream, const std::function<void()>& fn) = 0;
+  // Kernels, copies and fills; on the CPU, launched functions.
+  virtual int64_t nodes() const = 0;
+};
+
+// A number among a launch's arguments; the name is a literal.
+struct LaunchArg {
+  const char* name;
+  int64_t value;
+};
+
 // In order, one producer thread.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual Kind kind() const = 0;
   virtual void launch(std::function<void()> fn) = 0;
+  // What the host passes here must be pinned (Device::allocate_pinned) for the call not to wait,
+  // and stay until the copy is done.
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual void fill(void* to, uint8_t byte, int64_t bytes) = 0;
   virtual std::shared_ptr<Event> record() = 0;
+  // What is launched from here on starts after `event`, which may be another stream's of this
+  // device.
+  virtual void wait(std::shared_ptr<Event> event) = 0;
   virtual void synchronize() = 0;
-  // fn runs on a thread of the device once everything launched before is done. It must not block
-  // nor launch.
+  // fn runs on a thread of the device once everything launched before is done, or has failed (see
+  // status()). It must not block nor launch.
   virtual void notify(std::function<void()> fn) = 0;
+  // Calls fn, which launches, copies and fills on this stream; that work is not run but kept.
+  // record, wait, synchronize and notify cannot be captured. `what` names the graph in messages.
+  virtual Result<std::unique_ptr<Graph>> capture(const std::string& what,
+                                                 const std::function<void()>& fn) = 0;
+  // ok, or the first failure of anything launched here, with the launches before it; then nothing
+  // more is launched. unavailable: the device is lost to this process, which has to be restarted.
+  // Any thread.
+  virtual Status status() const { return {}; }
   // CPU only: the workers that ops may use, from inside a launched function.
   virtual base::ThreadPool& pool() = 0;
+  // CUDA only: the cudaStream_t.
+  virtual void* native() const { return nullptr; }
+  // CUDA only: a kernel's launch says before what it launches, for messages. Allocates nothing.
+  virtual void record_launch(const char* /*name*/, std::array<uint32_t, 3> /*grid*/,
+                             std::array<uint32_t, 3> /*block*/,
+                             std::initializer_list<LaunchArg> /*args*/) {}
 };
 
 class Device {
@@ -99,10 +151,15 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual Result<Buffer> allocate(int64_t bytes, const std::string& what) = 0;
+  // Zeroed host memory that the device copies from and to without the host waiting.
+  virtual Result<Buffer> allocate_pinned(int64_t bytes, const std::string& what) = 0;
+  // Where no stream can be made, one whose status() says why.
   virtual std::unique_ptr<Stream> create_stream() = 0;
 };
 
 // threads 0: one per core this process may use; isa above what the host has: refused.
 Result<std::unique_ptr<Device>> create_cpu_device(int threads, const std::string& isa_name);
+// unsupported with what is missing: CUDA in this build, a driver, a GPU that its kernels run on.
+Result<std::unique_ptr<Device>> create_cuda_device(int index);
 
 }  // namespace attune::device

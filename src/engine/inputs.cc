@@ -26,12 +26,27 @@ constexpr Unbuilt kUnbuilt[] = {
      "it comes with the drafters"},
 };
 
+// Whether models have their kernels there: false makes `cuda` a refusal and `auto` the CPU.
+constexpr bool kServesOnCuda = false;
+
+Result<std::unique_ptr<device::Device>> create_cuda_device() {
+  auto device = device::create_cuda_device(0);
+  if (!device.ok()) return device.status().with_context("--device cuda");
+  if (!kServesOnCuda)
+    return unsupported(cat("--device cuda: this build has the device (", (*device)->info().name,
+                           ") but not yet the kernels that run a model on it: use --device cpu"));
+  return device;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
-  if (options.device != "auto" && options.device != "cpu")
-    return unsupported("--device " + options.device +
-                       ": this build has only the CPU: use --device cpu");
+  if (options.device == "cuda") return create_cuda_device();
+  if (options.device == "auto" && kServesOnCuda) {
+    auto cuda = device::create_cuda_device(0);
+    if (cuda.ok()) return cuda;
+    base::log_info("no GPU: ", cuda.status().message());
+  }
   const int most = std::max(16, 4 * static_cast<int>(std::thread::hardware_concurrency()));
   if (options.threads > most)
     return invalid_argument(cat("--threads ", options.threads, ": more than ", most,

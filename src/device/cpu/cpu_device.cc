@@ -35,6 +35,13 @@ class CpuEvent final : public Event {
   std::condition_variable cv_;
 };
 
+Status cannot_capture(const std::string& graph) {
+  return invalid_argument(
+      base::cat("graph '", graph, "': record, wait, synchronize and notify cannot be captured"));
+}
+
+using Work = std::vector<std::function<void()>>;
+
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(int threads) : pool_(threads), thread_([this] { loop(); }) {}
@@ -48,22 +55,57 @@ class CpuStream final : public Stream {
   }
   Kind kind() const override { return Kind::kCpu; }
   void launch(std::function<void()> fn) override {
+    if (captured_) {
+      captured_->push_back(std::move(fn));
+      return;
+    }
     {
       std::lock_guard lock(mutex_);
       queue_.push_back(std::move(fn));
     }
     cv_.notify_one();
   }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    launch([=] { std::memcpy(to, from, bytes); });
+  }
+  void fill(void* to, uint8_t byte, int64_t bytes) override {
+    launch([=] { std::memset(to, byte, bytes); });
+  }
   std::shared_ptr<Event> record() override {
     auto event = std::make_shared<CpuEvent>();
-    launch([event] { event->set(); });
+    if (refuse_in_capture()) {
+      event->set();
+    } else {
+      launch([event] { event->set(); });
+    }
     return event;
   }
+  void wait(std::shared_ptr<Event> event) override {
+    if (!refuse_in_capture()) launch([event = std::move(event)] { event->wait(); });
+  }
   void synchronize() override { record()->wait(); }
-  void notify(std::function<void()> fn) override { launch(std::move(fn)); }
+  void notify(std::function<void()> fn) override {
+    if (!refuse_in_capture()) launch(std::move(fn));
+  }
+  Result<std::unique_ptr<Graph>> capture(const std::string& what,
+                                         const std::function<void()>& fn) override;
+  Result<Work> capture_work(const std::string& what, const std::function<void()>& fn) {
+    Work work;
+    captured_ = &work;
+    refused_ = false;
+    fn();
+    captured_ = nullptr;
+    if (refused_) return cannot_capture(what);
+    return work;
+  }
   base::ThreadPool& pool() override { return pool_; }
 
  private:
+  bool refuse_in_capture() {
+    if (!captured_) return false;
+    refused_ = true;
+    return true;
+  }
   void loop() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -79,12 +121,41 @@ class CpuStream final : public Stream {
   }
 
   base::ThreadPool pool_;
+  Work* captured_ = nullptr;  // of the producer's thread, as is refused_
+  bool refused_ = false;
   std::mutex mutex_;
   std::condition_variable cv_;
   std::deque<std::function<void()>> queue_;
   bool stop_ = false;
   std::thread thread_;
 };
+
+class CpuGraph final : public Graph {
+ public:
+  CpuGraph(std::string what, Work work)
+      : what_(std::move(what)), work_(std::make_shared<Work>(std::move(work))) {}
+  void launch(Stream& stream) override {
+    stream.launch([work = work_] {
+      for (const auto& fn : *work) fn();
+    });
+  }
+  Result<GraphUpdate> update(Stream& stream, const std::function<void()>& fn) override {
+    ATTUNE_ASSIGN_OR_RETURN(Work work, static_cast<CpuStream&>(stream).capture_work(what_, fn));
+    work_ = std::make_shared<Work>(std::move(work));
+    return GraphUpdate::kInPlace;
+  }
+  int64_t nodes() const override { return static_cast<int64_t>(work_->size()); }
+
+ private:
+  std::string what_;
+  std::shared_ptr<Work> work_;  // launches that still run keep theirs
+};
+
+Result<std::unique_ptr<Graph>> CpuStream::capture(const std::string& what,
+                                                  const std::function<void()>& fn) {
+  ATTUNE_ASSIGN_OR_RETURN(Work work, capture_work(what, fn));
+  return std::unique_ptr<Graph>(std::make_unique<CpuGraph>(what, std::move(work)));
+}
 
 int64_t read_number(const char* path, const char* key) {
   std::ifstream in(path);
@@ -141,6 +212,9 @@ class CpuDevice final : public Device {
           base::cat("cannot allocate ", bytes, " bytes for ", what, ": ", std::strerror(errno)));
     madvise(p, bytes, MADV_HUGEPAGE);
     return Buffer(p, bytes, [bytes](void* q) { munmap(q, bytes); });
+  }
+  Result<Buffer> allocate_pinned(int64_t bytes, const std::string& what) override {
+    return allocate(bytes, what);
   }
   std::unique_ptr<Stream> create_stream() override {
     return std::make_unique<CpuStream>(info_.threads);

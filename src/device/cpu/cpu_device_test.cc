@@ -37,5 +37,50 @@ TEST(CpuDevice, RefusesWhatTheHostLacks) {
             Code::kResourceExhausted);
 }
 
+TEST(CpuDevice, CopiesAndFillsAreInOrder) {
+  auto device = create_cpu_device(1, "auto");
+  ASSERT_TRUE(device.ok());
+  auto stream = (*device)->create_stream(), other = (*device)->create_stream();
+  auto from = (*device)->allocate_pinned(64, "a test"), to = (*device)->allocate(64, "a test");
+  ASSERT_TRUE(from.ok() && to.ok());
+  stream->fill(from->data(), 7, 64);
+  other->wait(stream->record());
+  other->copy(to->data(), from->data(), 64);
+  other->synchronize();
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(to->as<char>()[i], 7);
+  EXPECT_TRUE(stream->status().ok());
+}
+
+TEST(CpuDevice, AGraphRunsAtEachLaunchAndOnlyThen) {
+  auto device = create_cpu_device(1, "auto");
+  ASSERT_TRUE(device.ok());
+  auto stream = (*device)->create_stream();
+  int input = 1, sum = 0;
+  auto graph = stream->capture("a test", [&] {
+    stream->launch([&] { sum += input; });
+    stream->launch([&] { sum *= 2; });
+  });
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  EXPECT_EQ((*graph)->nodes(), 2);
+  stream->synchronize();
+  EXPECT_EQ(sum, 0);
+  (*graph)->launch(*stream);
+  stream->synchronize();
+  EXPECT_EQ(sum, 2);
+  input = 10;
+  (*graph)->launch(*stream);
+  stream->synchronize();
+  EXPECT_EQ(sum, 24);
+  auto updated = (*graph)->update(*stream, [&] { stream->launch([&] { sum = -1; }); });
+  ASSERT_TRUE(updated.ok()) << updated.status().to_string();
+  (*graph)->launch(*stream);
+  stream->synchronize();
+  EXPECT_EQ(sum, -1);
+  const auto refused = stream->capture("a test", [&] { stream->record()->wait(); });
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status().message(),
+            "graph 'a test': record, wait, synchronize and notify cannot be captured");
+}
+
 }  // namespace
 }  // namespace attune::device

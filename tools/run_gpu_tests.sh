@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# run_gpu_tests [--no-sanitizer] [GTEST ARGUMENT ...]: every GPU test beside this script, then small shapes under
+# compute-sanitizer where that is. Fails unless tests ran and all passed. Its last line counts them.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+sanitize=true
+[[ ${1:-} == --no-sanitizer ]] && sanitize=false && shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0 broken=0
+
+# count NAME STATUS: adds up what a run's log says and prints one row.
+count() {
+  local p f s
+  p=$(grep -c '^\[       OK \]' "$log")
+  f=$(grep -c '^\[  FAILED  \] .*[0-9]* ms)$' "$log")
+  s=$(grep -c '^\[  SKIPPED \] .* ms)$' "$log")
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  if (($2 != 0)); then
+    broken=$((broken + 1))
+    cat "$log"
+  fi
+  printf 'row  %-44s %3d passed, %d failed, %d skipped%s\n' "$1" "$p" "$f" "$s" "$( (($2 == 0)) || echo ", exit status $2")"
+}
+
+echo "gpu  $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | head -n 1)"
+for program in ./attune_gpu_*_test; do
+  timeout 300 "$program" "$@" >"$log" 2>&1
+  count "${program#./}" $?
+  grep '^device: ' "$log"
+done
+# What the program itself says of the device.
+echo "says $(timeout 60 ./attune generate --device cuda x 2>&1 | tail -n 1)"
+
+# Its tools slow a kernel down a hundredfold; tests named Fault or Soak are not for it.
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
+if $sanitize && [[ -n $sanitizer ]]; then
+  for tool in memcheck racecheck initcheck synccheck; do
+    options=()
+    [[ $tool == memcheck ]] && options=(--report-api-errors no) # that an update in place is refused is no fault
+    for program in ./attune_gpu_*_test; do
+      timeout 300 "$sanitizer" --tool "$tool" "${options[@]}" --error-exitcode 97 "$program" --gtest_filter='-*Fault*:*Soak*:*Impossible*:*WhatCannotBeCaptured*:*NotThere*' "$@" >"$log" 2>&1
+      status=$?
+      count "$tool ${program#./}" $status
+      grep 'ERROR SUMMARY\|RACECHECK SUMMARY' "$log"
+    done
+  done
+elif $sanitize; then
+  echo "note compute-sanitizer is not here: its part is left out"
+fi
+((skipped == 0)) || echo "note $skipped tests were skipped: is there a GPU?"
+echo "$passed passed, $((failed > broken ? failed : broken)) failed, $skipped skipped"
+((passed > 0 && failed == 0 && broken == 0 && skipped == 0))
