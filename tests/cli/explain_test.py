@@ -113,7 +113,7 @@ class Mistakes(unittest.TestCase):
         (["--device", "sm90", "--assume", "fa3:tolerates-host-copy=off"], ["--assume"], "did you mean tolerates-host-copies?", "graph-safe"),
         (["--device", "sm90", "--enable-hierarchical-cache", "--disable-radix-cache"],
          ["--enable-hierarchical-cache", "--disable-radix-cache"], "nothing to keep", "drop one"),
-        (["--device", "cuda"], ["--device"], "only the CPU", "sm90"),
+        (["--device", "cuda"], ["--device"], "use --device cpu", "sm90"),
     ]
 
     def test_each_is_one_sentence_with_a_mend_and_exit_code_2(self):
