@@ -1,5 +1,4 @@
 // Latent attention's cached rows: into the pages and out of them.
-#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -10,26 +9,9 @@
 namespace attune::ops::cpu {
 namespace {
 
-using simd::kLanes;
-using simd::Vec;
-
 // A row is made in pieces of this many floats on the stack.
 constexpr int32_t kPiece = 512;
 constexpr int32_t kMaxRotDim = 1024;
-
-float inverse_rms(const float* x, int32_t n, float eps) {
-  Vec acc = simd::zero();
-  int32_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Vec v = simd::load(x + i);
-    acc = simd::fma(v, v, acc);
-  }
-  if (i < n) {
-    const Vec v = simd::load(x + i, simd::first(n - i));
-    acc = simd::fma(v, v, acc);
-  }
-  return 1.0f / std::sqrt(simd::hsum(acc) / static_cast<float>(n) + eps);
-}
 
 char* row_of(void* base, int64_t position, int32_t page_size, int64_t page_stride,
              int64_t token_stride) {

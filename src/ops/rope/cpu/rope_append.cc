@@ -1,4 +1,3 @@
-#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -9,24 +8,11 @@
 namespace attune::ops::cpu {
 namespace {
 
-using simd::kLanes;
-using simd::Vec;
-
 constexpr int kMaxHeadDim = 1024;
 
 void rms_norm_head(const float* x, const float* weight, float eps, int n, float* y) {
-  Vec acc = simd::zero();
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Vec v = simd::load(x + i);
-    acc = simd::fma(v, v, acc);
-  }
-  if (i < n) {
-    const Vec v = simd::load(x + i, simd::first(n - i));
-    acc = simd::fma(v, v, acc);
-  }
-  const float inv = 1.0f / std::sqrt(simd::hsum(acc) / float(n) + eps);
-  for (i = 0; i < n; ++i) y[i] = x[i] * inv * weight[i];
+  const float inv = inverse_rms(x, n, eps);
+  for (int i = 0; i < n; ++i) y[i] = x[i] * inv * weight[i];
 }
 
 // Rotates x[0, rot_dim) into y; the rest is copied.
