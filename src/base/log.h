@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace attune::base {
 
@@ -20,6 +21,21 @@ std::string cat(const Args&... args) {
   std::ostringstream out;
   (out << ... << args);
   return std::move(out).str();
+}
+
+// "a, b, c": the items, each as `print` gives it.
+template <typename List, typename Print>
+std::string join(const List& list, Print print) {
+  std::ostringstream out;
+  const char* between = "";
+  for (const auto& item : list) {
+    out << between << print(item);
+    between = ", ";
+  }
+  return std::move(out).str();
+}
+inline std::string join(const std::vector<std::string>& list) {
+  return join(list, [](const std::string& item) -> const std::string& { return item; });
 }
 
 template <typename... Args>

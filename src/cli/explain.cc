@@ -37,6 +37,14 @@ Result<resolve::ModelTraits> model_of(const Options& options, const std::string&
                        base::did_you_mean(preset, resolve::model_preset_names())));
 }
 
+// What could not be had, under the flag that its message begins with.
+resolve::Conflict mistake(const std::string& text, const std::string& flag,
+                          const std::string& mend) {
+  const std::string named = text.substr(0, text.find_first_of(" :"));
+  if (!named.starts_with("--") || named == flag) return {"flag", {flag}, text, mend};
+  return {"flag", {named}, text, cat("change ", named, ", or leave it out")};
+}
+
 // The resolution as far as it goes: what cannot be read is a conflict, and told beside the others.
 resolve::Resolution explain(const Invocation& call, const Request& request) {
   const Options& options = call.settings.options();
@@ -51,21 +59,14 @@ resolve::Resolution explain(const Invocation& call, const Request& request) {
   }
   auto device = device_of(options, inputs.host);
   if (!device.ok())
-    mistakes.push_back({"flag",
-                        {"--device"},
-                        device.status().message(),
-                        "use --device cpu, or simulate one of sm80, sm89, sm90, sm100"});
+    mistakes.push_back(mistake(device.status().message(), "--device",
+                               "use --device cpu, or simulate one of sm80, sm89, sm90, sm100"));
   auto model = model_of(options, request.preset);
-  if (!model.ok()) {
-    std::string presets;
-    for (const std::string& name : resolve::model_preset_names())
-      presets += (presets.empty() ? "" : ", ") + name;
-    mistakes.push_back(
-        {"flag",
-         {request.preset.empty() ? "--model" : "--model-preset"},
-         model.status().message(),
-         "name a GGUF file or a model folder, or --model-preset one of: " + presets});
-  }
+  if (!model.ok())
+    mistakes.push_back(mistake(model.status().message(),
+                               request.preset.empty() ? "--model" : "--model-preset",
+                               "name a GGUF file or a model folder, or --model-preset one of: " +
+                                   base::join(resolve::model_preset_names())));
   resolve::Resolution resolution;
   if (device_known && device.ok() && model.ok()) {
     inputs.device = *device;

@@ -131,6 +131,12 @@ class Mistakes(unittest.TestCase):
                 self.assertEqual(plain.returncode, 2)
                 self.assertIn(conflict["text"], plain.stdout)
 
+    @unittest.skipIf((os.cpu_count() or 1) >= 64, "so many threads are as many as this machine wants")
+    def test_what_hinders_the_device_is_told_under_its_own_flag(self):
+        code, r = explain("--model-preset", "llama3-8b", "--device", "cpu", "--threads", "256")
+        self.assertEqual((code, [c["flags"] for c in r["conflicts"]]), (2, [["--threads"]]))
+        self.assertIn("change --threads", r["conflicts"][0]["mend"])
+
     def test_what_can_be_resolved_beside_a_mistake_is(self):
         code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--pagesize", "16", "--bogus", "--num-splits=x")
         self.assertEqual((code, len(r["conflicts"])), (2, 3))
