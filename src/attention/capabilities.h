@@ -2,6 +2,7 @@
 // backend.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,8 +65,7 @@ struct Capabilities {
   int32_t max_gqa_group = 0;  // query heads per KV head; 0: any
   std::vector<tensor::DType> q_dtypes, kv_dtypes;
   std::vector<int32_t> page_sizes;  // empty: any
-  bool causal = true, window = false, soft_cap = false, sinks = false, tree_mask = false,
-       lse_out = false;
+  bool window = false, soft_cap = false, sinks = false, tree_mask = false, lse_out = false;
   bool graph_safe = true;
   // A row's bits do not depend on its batch mates, chunking, page size, nor on where a prefix hit
   // begins.
@@ -76,5 +76,12 @@ struct Capabilities {
   // Which of Tuning's wishes it can follow; what it cannot is left at its own choice.
   bool num_splits = false, pack_gqa = false, pdl = false;
 };
+
+// Whether extend batches may go this path by it: it has the path, and the LSE by which the parts of
+// kChunked are merged.
+inline bool takes_path(const Capabilities& c, Path path) {
+  return std::find(c.extend_paths.begin(), c.extend_paths.end(), path) != c.extend_paths.end() &&
+         (path != Path::kChunked || c.lse_out);
+}
 
 }  // namespace attune::attention

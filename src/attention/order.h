@@ -1,5 +1,5 @@
-// In which order backends are tried for a phase, as the resolver gives it to the router: plain
-// data.
+// What the resolver decides for the route, as plain data: in which order backends are tried for a
+// phase, and what decides an MLA sequence's path.
 #pragma once
 
 #include <array>
@@ -26,6 +26,16 @@ struct PhaseOrder {
   std::vector<std::string> for_batch(int32_t sequences, int32_t tokens) const;
 
   bool operator==(const PhaseOrder&) const = default;
+};
+
+// What decides an MLA sequence's path (docs/selection-rules.md, M1 to M4). Tokens.
+struct MlaPolicy {
+  bool chunked_prefix = true;
+  int64_t capacity = 0;      // keys up-projected at once
+  int32_t absorb_below = 0;  // fewer new tokens than this on a prefix are absorbed
+  bool one_path = false;     // deterministic: kAbsorbed serves every sequence (S12)
+
+  bool operator==(const MlaPolicy&) const = default;
 };
 
 using BackendOrder = std::array<PhaseOrder, kNumPhases>;

@@ -10,12 +10,7 @@ namespace attune::attention {
 namespace {
 
 using base::cat;
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
+using base::join;
 
 Result<std::unique_ptr<Backend>> create_backend(const std::string& name, device::Device& device) {
   const BackendEntry* entry = find_backend(name);
@@ -31,9 +26,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& name, device:
 
 // What of a batch the backend's capabilities already rule out: only the path varies by batch.
 Support supports(const Backend& backend, const Batch& batch) {
-  const Capabilities& c = backend.capabilities();
   if (batch.phase == Phase::kPrefill && batch.path != Path::kPaged &&
-      std::find(c.extend_paths.begin(), c.extend_paths.end(), batch.path) == c.extend_paths.end())
+      !takes_path(backend.capabilities(), batch.path))
     return {{cat("has no ", path_name(batch.path), " path")}};
   return backend.supports(batch);
 }
@@ -76,29 +70,20 @@ Router::Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrde
           backends_.begin());
       ATTUNE_CHECK(list.entries.back()->backend < num_backends());
     }
-    std::vector<SizedOrder> sizes = order[phase].sized;
-    if (sizes.empty()) sizes.emplace_back();
-    for (const SizedOrder& size : sizes) {
-      Cell cell{size, {}};
+    list.sizes = order[phase].sized;
+    if (list.sizes.empty()) list.sizes.emplace_back();
+    for (const SizedOrder& size : list.sizes) {
+      std::vector<size_t>& best_first = list.order_of.emplace_back();
       for (const std::string& name : order[phase].for_batch(size.sequences, size.tokens))
-        cell.entries.push_back(std::find(names.begin(), names.end(), name) - names.begin());
-      list.cells.push_back(std::move(cell));
+        best_first.push_back(std::find(names.begin(), names.end(), name) - names.begin());
     }
   }
 }
 
-const Router::Cell& Router::cell_of(const List& list, const Batch& batch) const {
-  auto distance = [&](const Cell& c) {
-    return steps_between(c.size.sequences, batch.num_seqs) +
-           steps_between(c.size.tokens, batch.max_kv_len);
-  };
-  return *std::min_element(list.cells.begin(), list.cells.end(),
-                           [&](const Cell& a, const Cell& b) { return distance(a) < distance(b); });
-}
-
 Result<Choice> Router::route(const Batch& batch) {
   const List& list = lists_[static_cast<size_t>(batch.phase)];
-  const std::vector<size_t>& order = cell_of(list, batch).entries;
+  const SizedOrder& size = nearest(list.sizes, batch.num_seqs, batch.max_kv_len);
+  const std::vector<size_t>& order = list.order_of[&size - list.sizes.data()];
   std::vector<std::string> refusals;
   for (size_t i = 0; i < order.size(); ++i) {
     Entry& entry = *list.entries[order[i]];

@@ -27,16 +27,6 @@ struct RouteCount {
   bool fallback;   // it was not the first of its batch's order
 };
 
-// What decides an MLA sequence's path, from the resolution. Tokens.
-struct MlaPolicy {
-  bool chunked_prefix = true;
-  int64_t capacity = 131072;   // keys up-projected at once
-  int32_t absorb_below = 160;  // fewer new tokens than this on a prefix are absorbed
-  bool one_path = false;       // deterministic: kAbsorbed serves every sequence (S12)
-
-  bool operator==(const MlaPolicy&) const = default;
-};
-
 // Rows M1 to M4 for one sequence of an extend batch. REQUIRES: new_tokens > 0.
 Path mla_path(int32_t new_tokens, int32_t prefix, const MlaPolicy& policy);
 
@@ -89,15 +79,11 @@ class Router {
     std::array<std::array<std::atomic<uint64_t>, 2>, kNumPaths> batches{};  // by path and fallback
     std::atomic<bool> told{false};
   };
-  struct Cell {
-    SizedOrder size;              // its names are not used
-    std::vector<size_t> entries;  // best first
-  };
   struct List {
     std::vector<std::unique_ptr<Entry>> entries;
-    std::vector<Cell> cells;  // at least one
+    std::vector<SizedOrder> sizes;              // at least one; their names are not used
+    std::vector<std::vector<size_t>> order_of;  // each size's entries, best first
   };
-  const Cell& cell_of(const List& list, const Batch& batch) const;
 
   std::vector<std::unique_ptr<Backend>> backends_;
   std::array<List, kNumPhases> lists_;

@@ -113,6 +113,9 @@ TEST(Router, APathThatABackendLacksGoesToTheNext) {
   EXPECT_EQ(name(Phase::kPrefill, Path::kRagged), "ragged");
   EXPECT_EQ(name(Phase::kPrefill, Path::kAbsorbed), "both");
   EXPECT_EQ(name(Phase::kDecode, Path::kAbsorbed), "ragged");  // M8: only extends have paths
+  // Nor a path of parts to be merged without the LSE that merges them.
+  EXPECT_TRUE(takes_path({.extend_paths = {Path::kChunked}, .lse_out = true}, Path::kChunked));
+  EXPECT_FALSE(takes_path({.extend_paths = {Path::kChunked}}, Path::kChunked));
   EXPECT_NE(name(Phase::kPrefill, Path::kChunked).find("both: has no chunked path"),
             std::string::npos);
 }

@@ -14,7 +14,7 @@
 namespace attune::engine {
 
 // Without --max-total-tokens the KV pool takes this share of the memory free at start, less the
-// weights; the rest is for the system and neighbours.
+// weights and the scratch of a step; the rest is for the system and neighbours.
 inline constexpr double kDefaultMemFraction = 0.4;
 // And on a CPU no more tokens than this: memory that is not touched costs nothing, but a prefix
 // cache fills whatever it is given.

@@ -26,11 +26,11 @@ Status conflicts_as_status(const resolve::Resolution& r) {
 
 // Pages of the pool, the padding page included.
 Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
-                           const device::DeviceInfo& device, int64_t weight_bytes) {
+                           const device::DeviceInfo& device, int64_t model_bytes) {
   const double fraction =
       options.mem_fraction_static > 0 ? options.mem_fraction_static : kDefaultMemFraction;
   const int64_t budget =
-      static_cast<int64_t>(fraction * static_cast<double>(device.free_memory)) - weight_bytes;
+      static_cast<int64_t>(fraction * static_cast<double>(device.free_memory)) - model_bytes;
   const int64_t fit = budget / g.page_bytes();
   int64_t pages = options.max_total_tokens > 0
                       ? (options.max_total_tokens + g.page_size - 1) / g.page_size
@@ -41,8 +41,8 @@ Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
                                   device.free_memory >> 20, " MiB are free: lower it"));
   if (pages < 1)
     return resource_exhausted(cat("no memory for a KV cache: ", fraction, " of ",
-                                  device.free_memory >> 20, " MiB free, less ", weight_bytes >> 20,
-                                  " MiB of weights, holds no page of ", g.page_bytes(),
+                                  device.free_memory >> 20, " MiB free, less ", model_bytes >> 20,
+                                  " MiB of weights and scratch, holds no page of ", g.page_bytes(),
                                   " bytes: raise --mem-fraction-static or free memory"));
   pages = std::min<int64_t>(pages, (int64_t{1} << 31) / g.page_size - 2);
   return static_cast<int32_t>(pages + 1);
@@ -59,6 +59,54 @@ Status check_room(const RunnerConfig& rc, int32_t max_model_len) {
     base::log_warning("the KV cache holds only ", tokens,
                       " tokens: longer prompts and answers are refused (--max-total-tokens)");
   return {};
+}
+
+Status shorten_context(const Options& options, formats::ModelConfig& config) {
+  if (options.context_length > config.max_model_len)
+    return invalid_argument(cat("--context-length ", options.context_length,
+                                ": the model was made for ", config.max_model_len,
+                                " tokens: give at most these, or leave the flag out"));
+  if (options.context_length == 1)
+    return invalid_argument("--context-length 1 leaves no room for an answer: give at least 2");
+  if (options.context_length > 0) config.max_model_len = options.context_length;
+  return {};
+}
+
+Result<sched::SchedulerConfig> scheduler_config(const Options& options,
+                                                const formats::ModelConfig& config) {
+  sched::SchedulerConfig sc;
+  sc.vocab_size = config.vocab_size;
+  sc.max_model_len = config.max_model_len;
+  sc.eos_token_ids = config.eos_token_ids;
+  sc.max_running_requests =
+      options.max_running_requests > 0 ? options.max_running_requests : kDefaultRunningRequests;
+  sc.max_queued_requests = options.max_queued_requests;
+  sc.chunked_prefill_size =
+      options.chunked_prefill_size != 0 ? options.chunked_prefill_size : kDefaultChunk;
+  sc.max_prefill_tokens = options.max_prefill_tokens;
+  ATTUNE_ASSIGN_OR_RETURN(sc.policy, sched::parse_policy(options.schedule_policy));
+  sc.conservativeness = options.schedule_conservativeness;
+  sc.deterministic = options.enable_deterministic_inference;
+  sc.random_seed = options.random_seed;
+  sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : ModelRunner::kInFlight;
+  return sc;
+}
+
+// All but num_slots, which the weights' size decides.
+RunnerConfig runner_config(const Options& options, const formats::ModelConfig& config,
+                           const resolve::Resolution& resolution,
+                           const sched::SchedulerConfig& sc) {
+  RunnerConfig rc;
+  rc.geometry.layer = model::kv_spec(config, resolution.kv_dtype);
+  rc.geometry.layers = config.num_layers;
+  rc.geometry.page_size = resolution.page_size;
+  rc.max_seqs = sc.max_step_rows();
+  rc.max_tokens = sc.max_step_tokens();
+  rc.max_model_len = sc.max_model_len;
+  if (resolution.mla) rc.mla_policy = resolution.mla->policy;
+  rc.tuning = resolution.tuning;
+  rc.deterministic = options.enable_deterministic_inference;
+  return rc;
 }
 
 model::Decoder::Progress log_progress(const std::string& name) {
@@ -80,13 +128,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_ASSIGN_OR_RETURN(e.device, create_device(options));
   ATTUNE_ASSIGN_OR_RETURN(e.model, open_model(options));
   formats::ModelConfig& config = e.model.config;
-  if (options.context_length > config.max_model_len)
-    return invalid_argument(cat("--context-length ", options.context_length,
-                                ": the model was made for ", config.max_model_len,
-                                " tokens: give at most these, or leave the flag out"));
-  if (options.context_length == 1)
-    return invalid_argument("--context-length 1 leaves no room for an answer: give at least 2");
-  if (options.context_length > 0) config.max_model_len = options.context_length;
+  ATTUNE_RETURN_IF_ERROR(shorten_context(options, config));
 
   const resolve::Resolution resolution =
       resolve::resolve(resolver_inputs(options, config, e.device->info()));
@@ -95,55 +137,26 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
-  sched::SchedulerConfig sc;
-  sc.vocab_size = config.vocab_size;
-  sc.max_model_len = config.max_model_len;
-  sc.eos_token_ids = config.eos_token_ids;
-  sc.max_running_requests =
-      options.max_running_requests > 0 ? options.max_running_requests : kDefaultRunningRequests;
-  sc.max_queued_requests = options.max_queued_requests;
-  sc.chunked_prefill_size =
-      options.chunked_prefill_size != 0 ? options.chunked_prefill_size : kDefaultChunk;
-  sc.max_prefill_tokens = options.max_prefill_tokens;
-  ATTUNE_ASSIGN_OR_RETURN(sc.policy, sched::parse_policy(options.schedule_policy));
-  sc.conservativeness = options.schedule_conservativeness;
-  sc.deterministic = options.enable_deterministic_inference;
-  sc.random_seed = options.random_seed;
-  sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : ModelRunner::kInFlight;
+  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc, scheduler_config(options, config));
 
-  attention::MlaPolicy mla;
-  if (resolution.mla)
-    mla = {.chunked_prefix = resolution.mla->chunked_prefix,
-           .capacity = resolution.mla->capacity,
-           .absorb_below = resolution.mla->absorb_below,
-           .one_path = resolution.mla->one_path};
-
+  RunnerConfig rc = runner_config(options, config, resolution, sc);
   e.stream = e.device->create_stream();
   ATTUNE_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Decoder> decoder,
       model::Decoder::load(config, *e.model.weights,
                            {.act = resolution.activation_dtype,
-                            .deterministic = options.enable_deterministic_inference,
-                            .max_tokens = sc.max_step_tokens(),
-                            .mla_capacity = mla.capacity},
+                            .deterministic = rc.deterministic,
+                            .max_tokens = rc.max_tokens,
+                            .mla_capacity = rc.mla_policy.capacity},
                            *e.device, *e.stream, ops::cpu_ops(e.device->info().isa),
                            log_progress(e.model.name)));
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
   e.model.weights.reset();  // the device has its own; nothing reads the file from here on
 
-  RunnerConfig rc;
-  rc.geometry.layer = model::kv_spec(config, resolution.kv_dtype);
-  rc.geometry.layers = config.num_layers;
-  rc.geometry.page_size = resolution.page_size;
-  ATTUNE_ASSIGN_OR_RETURN(
-      rc.num_slots, pool_slots(options, rc.geometry, e.device->info(), decoder->weight_bytes()));
+  ATTUNE_ASSIGN_OR_RETURN(rc.num_slots,
+                          pool_slots(options, rc.geometry, e.device->info(),
+                                     decoder->weight_bytes() + decoder->scratch_bytes()));
   ATTUNE_RETURN_IF_ERROR(check_room(rc, config.max_model_len));
-  rc.max_seqs = sc.max_step_rows();
-  rc.max_tokens = sc.max_step_tokens();
-  rc.max_model_len = sc.max_model_len;
-  rc.mla_policy = mla;
-  rc.tuning = resolution.tuning;
-  rc.deterministic = options.enable_deterministic_inference;
   ATTUNE_ASSIGN_OR_RETURN(
       e.runner, ModelRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));
 

@@ -24,30 +24,26 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
   r->router_ = &router;
   r->device_ = &device;
   r->stream_ = &stream;
-  const kv::LayerKvSpec& layer = config.geometry.layer;
-  const attention::Limits pages = {.max_seqs = config.max_seqs,
-                                   .max_tokens = config.max_tokens,
-                                   .max_kv_len = config.max_model_len,
-                                   .q_heads = model.num_heads,
-                                   .kv_heads = layer.kv_heads,
-                                   .qk_dim = layer.k_dim,
-                                   .v_dim = layer.v_dim,
-                                   .page_size = config.geometry.page_size,
-                                   .num_slots = config.num_slots,
-                                   .threads = device.info().threads,
-                                   .tuning = config.tuning};
-  // MLA's dense rows: every head has keys of its own.
-  attention::Limits rows = pages;
-  rows.kv_heads = model.num_heads;
-  rows.qk_dim = model.head_dim;
-  rows.v_dim = model.v_head_dim;
-  rows.page_size =
-      static_cast<int32_t>(std::max<int64_t>(config.max_tokens, config.mla_policy.capacity));
-  rows.num_slots = 1;
-  r->plan_maker_.emplace(device, pages, rows);
+  const auto limits = [&](const model::AttentionShape& shape, int64_t page_size, int32_t slots) {
+    return attention::Limits{.max_seqs = config.max_seqs,
+                             .max_tokens = config.max_tokens,
+                             .max_kv_len = config.max_model_len,
+                             .q_heads = shape.q_heads,
+                             .kv_heads = shape.kv_heads,
+                             .qk_dim = shape.qk_dim,
+                             .v_dim = shape.v_dim,
+                             .page_size = static_cast<int32_t>(page_size),
+                             .num_slots = slots,
+                             .threads = device.info().threads,
+                             .tuning = config.tuning};
+  };
+  r->plan_maker_.emplace(
+      device, limits(model::paged_shape(model), config.geometry.page_size, config.num_slots),
+      limits(model::rows_shape(model),
+             std::max<int64_t>(config.max_tokens, config.mla_policy.capacity), 1));
   for (int i = 0; i < kInFlight; ++i)
     r->batches_.emplace_back(StepBatches::Config{.page_size = config.geometry.page_size,
-                                                 .mla = layer.v_in_k,
+                                                 .mla = model.has_mla(),
                                                  .mla_policy = config.mla_policy,
                                                  .deterministic = config.deterministic});
   ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, device.allocate(r->kv_bytes(), "the KV pool"));

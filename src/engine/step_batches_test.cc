@@ -22,6 +22,7 @@ class RecordingBackend final : public attention::Backend {
   RecordingBackend() {
     capabilities_.name = "recording";
     capabilities_.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
+    capabilities_.lse_out = true;
   }
   const attention::Capabilities& capabilities() const override { return capabilities_; }
   attention::Support supports(const attention::Batch&) const override { return {}; }

@@ -37,7 +37,7 @@ class Decoder {
   // Stream::launch.
   void forward(const ForwardInput& in, device::Stream& stream);
   // Final norm and head of the picked rows: logits[i, :] of hidden row rows[i]. At most
-  // max_logit_rows.
+  // kMaxLogitRows.
   void logits(const int32_t* rows, int32_t count, float* out /* [count, vocab] */,
               device::Stream& stream);
 
@@ -45,7 +45,7 @@ class Decoder {
   static constexpr int32_t kMaxLogitRows = 64;
   const formats::ModelConfig& config() const { return context_.config; }
   int64_t weight_bytes() const { return weight_bytes_; }
-  int64_t scratch_bytes() const;
+  int64_t scratch_bytes() const;  // of a step of max_tokens
 
  private:
   Decoder() = default;

@@ -56,7 +56,6 @@ class WeightLoader {
                const Progress& progress)
       : weights_(weights), device_(device), stream_(stream), progress_(progress) {}
 
-  bool has(const std::string& name) const { return weights_.find(name).has_value(); }
   Result<tensor::TensorView> get(const std::string& name) const;
   Status vector(const std::string& name, std::vector<float>& out) const;  // as float32
   // Below `prefix`: each stem's ".weight", one below the other, and with `bias` its ".bias".

@@ -3,6 +3,7 @@
 
 namespace attune::resolve {
 
+using attention::Capabilities;
 using attention::Phase;
 using base::cat;
 
@@ -109,41 +110,54 @@ void list_own_phases(State& s, const char*) {
   for (Phase phase : kOwnPhases) list_candidates(s, phase);
 }
 
+// The named backends have no page size together, or one of them none that a pool can have.
+void refuse_pages(State& s, const char* id) {
+  std::vector<std::string> flags, offers;
+  for (Phase phase : kOwnPhases) {
+    const Named& named = s.named_for(phase);
+    const Descriptor* d = s.find(named.name);
+    if (!d || has(flags, std::string(named.flag))) continue;
+    flags.emplace_back(named.flag);
+    offers.push_back(
+        cat(named.name, " offers ", join(d->capabilities.page_sizes, [](int32_t p) { return p; })));
+  }
+  s.conflict(id, flags,
+             cat("the named backends share no page size: ", offers[0],
+                 offers.size() > 1 ? "; " + offers[1] : ", none of which a pool can have"),
+             "name backends that share one, or one backend alone");
+}
+
 // S9: the size that most first candidates serve, all named ones among them.
 void choose_page(State& s, const char* id) {
   const std::vector<int32_t> sizes = s.gpu()
                                          ? std::vector<int32_t>{64, 32, 16, 128, 8, 4, 2, 1, 256}
                                          : std::vector<int32_t>{16, 32, 64, 8, 128, 4, 2, 1, 256};
-  int best = -1;
+  struct First {
+    const Capabilities& c;
+    bool named;
+  };
+  std::vector<First> firsts;
+  for (Phase phase : kOwnPhases)
+    for (const Descriptor* d : s.first_candidates(phase))
+      firsts.push_back({d->capabilities, d->capabilities.name == s.named_for(phase).name});
+  s.out.page_size = sizes[0];
+  int most = -1;
   for (int32_t size : sizes) {
     int serving = 0;
     bool all_named = true;
-    for (Phase phase : kOwnPhases)
-      for (const Descriptor* d : s.first_candidates(phase)) {
-        const bool serves = serves_page(d->capabilities, size);
-        serving += serves;
-        all_named &= serves || d->capabilities.name != s.named_for(phase).name;
-      }
-    if (all_named && serving > best) {
-      best = serving;
-      s.out.page_size = size;
+    for (const First& first : firsts) {
+      const bool serves = serves_page(first.c, size);
+      serving += serves;
+      all_named &= serves || !first.named;
     }
+    if (!all_named || serving <= most) continue;
+    most = serving;
+    s.out.page_size = size;
   }
-  if (best >= 0) {
-    s.reason(id, "page size ", s.out.page_size, ": the first candidates share it, ", sizes[0],
-             " is preferred");
-    list_own_phases(s, id);  // without those that do not serve it
-    return;
-  }
-  const Named &prefill = s.named_for(Phase::kPrefill), &decode = s.named_for(Phase::kDecode);
-  auto offers = [&](const Named& n) {
-    return cat(n.name, " offers ",
-               join(s.find(n.name)->capabilities.page_sizes, [](int32_t p) { return p; }));
-  };
-  s.out.page_size = sizes[0];
-  s.conflict(id, {prefill.flag, decode.flag},
-             cat("the named backends share no page size: ", offers(prefill), "; ", offers(decode)),
-             "name backends that share one, or one backend alone");
+  if (most < 0) return refuse_pages(s, id);
+  s.reason(id, "page size ", s.out.page_size, ": ", most == std::ssize(firsts) ? "the" : "most",
+           " first candidates share it, ", sizes[0], " is preferred");
+  list_own_phases(s, id);  // without those that do not serve it
 }
 
 // S11: asked of the backend that verify follows, whether or not it serves verify at all.

@@ -243,7 +243,9 @@ void refuse_kernel(State& s, const char* id) {
   const bool io = io_set(s);
   const std::string asked =
       io ? "--hicache-io-backend kernel" : "--hicache-mem-layout page_first, which needs IO kernel";
-  std::vector<std::string> flags = {io ? "--hicache-io-backend" : "--hicache-mem-layout"};
+  std::vector<std::string> flags;
+  if (io) flags.emplace_back("--hicache-io-backend");
+  if (page_first_set(s)) flags.emplace_back("--hicache-mem-layout");
   if (named.flag) flags.emplace_back(named.flag);
   const std::string other = decode_to_name(s);
   const std::string_view ways[] = {"--hicache-io-backend direct",
@@ -307,8 +309,28 @@ void no_effect(State& s, const char* id) {
   s.reason(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
 }
 
+// Set, and of another storage than the one that is on.
+std::vector<std::string> idle_storage_flags(const State& s) {
+  const Options d;
+  const Options& o = s.set();
+  const std::string& storage = o.hicache_storage_backend;
+  std::vector<std::string> idle;
+  if (!o.hicache_storage_dir.empty() && storage != "file") idle.push_back("--hicache-storage-dir");
+  if (!o.hicache_storage_url.empty() && storage != "redis") idle.push_back("--hicache-storage-url");
+  if (o.hicache_storage_prefetch_policy != d.hicache_storage_prefetch_policy && storage == "none")
+    idle.push_back("--hicache-storage-prefetch-policy");
+  return idle;
+}
+
+void storage_no_effect(State& s, const char* id) {
+  s.reason(id, "no effect with --hicache-storage-backend ", s.set().hicache_storage_backend, ": ",
+           join(idle_storage_flags(s)));
+}
+
 constexpr Rule kRules[] = {
     {"hicache", has_hicache_flag, no_effect},
+    {"hicache", [](const State& s) { return on(s) && !idle_storage_flags(s).empty(); },
+     storage_no_effect},
     {"H1", on, begin},
     {"H8", [](const State& s) { return on(s) && s.set().disable_radix_cache; }, needs_radix},
     {"H8",

@@ -26,7 +26,7 @@ bool any_takes(const State& s, Path path) {
   return std::any_of(s.out.of(Phase::kPrefill).begin(), s.out.of(Phase::kPrefill).end(),
                      [&](const Candidate& c) {
                        const Descriptor* d = s.find(c.backend);
-                       return d && has(d->capabilities.extend_paths, path);
+                       return d && attention::takes_path(d->capabilities, path);
                      });
 }
 
@@ -37,9 +37,16 @@ bool mla_deterministic(const State& s) {
   return s.mla() && s.set().enable_deterministic_inference;
 }
 
+// What the bounds were set for does not happen.
+const char* bounds_note(const State& s) {
+  return s.set().mla_absorb_below >= 0 || s.set().chunked_prefix_capacity > 0
+             ? "; --mla-absorb-below and --chunked-prefix-capacity have no effect"
+             : "";
+}
+
 void constants(State& s, const char* id) {
   const Options& o = s.set();
-  MlaChoice m;
+  attention::MlaPolicy m;
   m.chunked_prefix = !o.disable_chunked_prefix_cache;
   m.absorb_below = o.mla_absorb_below >= 0 ? o.mla_absorb_below : kAbsorbBelow;
   m.capacity = o.chunked_prefix_capacity > 0 ? o.chunked_prefix_capacity
@@ -49,7 +56,18 @@ void constants(State& s, const char* id) {
            " new tokens is absorbed", o.mla_absorb_below >= 0 ? ": --mla-absorb-below" : "");
   s.reason("M2", "up to ", m.capacity, " keys are up-projected at once, more in chunks",
            o.chunked_prefix_capacity > 0 ? ": --chunked-prefix-capacity" : "");
-  s.out.mla = m;
+  s.out.mla = {{}, m};
+}
+
+bool nobody_merges(const State& s) {
+  return s.mla() && s.out.mla->policy.chunked_prefix && !s.out.of(Phase::kPrefill).empty() &&
+         !any_takes(s, Path::kChunked);
+}
+
+void chunk_nothing(State& s, const char* id) {
+  s.out.mla->policy.chunked_prefix = false;
+  s.reason(id, "no prefill candidate takes chunks of a prefix and gives the LSE by which they are ",
+           "merged: a prompt with a cached prefix is absorbed", bounds_note(s));
 }
 
 void all_paths(State& s, const char*) {
@@ -58,18 +76,11 @@ void all_paths(State& s, const char*) {
     if (any_takes(s, path)) paths.push_back(path);
   };
   add(Path::kRagged);
-  if (s.out.mla->chunked_prefix) {
+  if (s.out.mla->policy.chunked_prefix) {
     add(Path::kOneShot);
     add(Path::kChunked);
   }
   add(Path::kAbsorbed);
-}
-
-// What the bounds were set for does not happen.
-const char* bounds_note(const State& s) {
-  return s.set().mla_absorb_below >= 0 || s.set().chunked_prefix_capacity > 0
-             ? "; --mla-absorb-below and --chunked-prefix-capacity have no effect"
-             : "";
 }
 
 void no_chunks(State& s, const char* id) {
@@ -78,7 +89,7 @@ void no_chunks(State& s, const char* id) {
 }
 
 void one_path(State& s, const char* id) {
-  s.out.mla->one_path = true;
+  s.out.mla->policy.one_path = true;
   s.out.mla->paths.clear();
   if (any_takes(s, Path::kAbsorbed)) s.out.mla->paths = {Path::kAbsorbed};
   s.reason(id, "one path, absorbed, serves every prompt: where a prefix ends changes no bit",
@@ -89,7 +100,7 @@ void one_path(State& s, const char* id) {
 void absorbed_elsewhere(State& s, const char* id) {
   const auto& list = s.out.of(Phase::kPrefill);
   for (const Candidate& c : list)
-    if (has(s.find(c.backend)->capabilities.extend_paths, Path::kAbsorbed)) {
+    if (attention::takes_path(s.find(c.backend)->capabilities, Path::kAbsorbed)) {
       s.reason(id, list[0].backend, " has no absorbed extend: ", c.backend,
                " serves those prompts, by the fallback of the list");
       return;
@@ -99,30 +110,35 @@ void absorbed_elsewhere(State& s, const char* id) {
 bool head_cannot_absorb(const State& s) {
   if (!s.mla() || s.out.of(Phase::kPrefill).empty() || !any_takes(s, Path::kAbsorbed)) return false;
   const Descriptor* d = s.find(s.out.of(Phase::kPrefill)[0].backend);
-  return d && !has(d->capabilities.extend_paths, Path::kAbsorbed);
+  return d && !attention::takes_path(d->capabilities, Path::kAbsorbed);
 }
 
 bool nobody_absorbs(const State& s) {
   return s.mla() && !s.out.of(Phase::kPrefill).empty() && !any_takes(s, Path::kAbsorbed);
 }
 bool nobody_absorbs_chunks_off(const State& s) {
-  return nobody_absorbs(s) && s.set().disable_chunked_prefix_cache;
+  return nobody_absorbs(s) && !s.out.mla->policy.chunked_prefix;
 }
 bool nobody_absorbs_chunks_on(const State& s) {
-  return nobody_absorbs(s) && !s.set().disable_chunked_prefix_cache;
+  return nobody_absorbs(s) && s.out.mla->policy.chunked_prefix;
 }
 
 void refuse_no_chunks(State& s, const char* id) {
   const Named& named = s.named_for(Phase::kPrefill);
-  std::vector<std::string> flags = {"--disable-chunked-prefix-cache"};
+  const bool off = s.set().disable_chunked_prefix_cache, alone = s.set().no_attention_fallback;
+  std::vector<std::string> flags;
+  if (off) flags.emplace_back("--disable-chunked-prefix-cache");
   if (named.flag) flags.emplace_back(named.flag);
-  if (s.set().no_attention_fallback) flags.emplace_back("--no-attention-fallback");
+  if (alone) flags.emplace_back("--no-attention-fallback");
+  std::vector<std::string> ways;
+  if (alone) ways.emplace_back("--no-attention-fallback");
+  if (off && any_takes(s, Path::kChunked)) ways.emplace_back("--disable-chunked-prefix-cache");
   s.conflict(id, flags,
-             "--disable-chunked-prefix-cache: a prompt with a cached prefix must then be absorbed, "
-             "and no prefill candidate has an absorbed extend",
-             s.set().no_attention_fallback
-                 ? "drop --no-attention-fallback or --disable-chunked-prefix-cache"
-                 : "drop --disable-chunked-prefix-cache");
+             cat(off ? "--disable-chunked-prefix-cache" : "no prefill candidate merges chunks",
+                 ": a prompt with a cached prefix must then be absorbed, and no prefill candidate "
+                 "has an absorbed extend"),
+             ways.empty() ? "name a prefill backend that has one: --prefill-attention-backend"
+                          : "drop " + ways[0] + (ways.size() > 1 ? " or " + ways[1] : ""));
 }
 
 void never_absorb(State& s, const char* id) {
@@ -133,7 +149,7 @@ void never_absorb(State& s, const char* id) {
                "use --mla-absorb-below 0");
     return;
   }
-  s.out.mla->absorb_below = 0;
+  s.out.mla->policy.absorb_below = 0;
   s.reason(id, "nothing is absorbed: no prefill candidate has an absorbed extend");
 }
 
@@ -152,6 +168,7 @@ void no_effect(State& s, const char* id) {
 constexpr Rule kRules[] = {
     {"mla", has_mla_flag, no_effect},
     {"M4", mla, constants},
+    {"M2", nobody_merges, chunk_nothing},
     {"M4", mla, all_paths},
     {"M4", [](const State& s) { return s.mla() && s.set().disable_chunked_prefix_cache; },
      no_chunks},

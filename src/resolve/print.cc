@@ -45,8 +45,8 @@ std::string mla_json(const MlaChoice& m) {
   return cat(
       "{\"paths\":",
       json_list(m.paths, [](attention::Path p) { return json_quote(attention::path_name(p)); }),
-      ",\"absorb_below\":", m.absorb_below, ",\"capacity\":", m.capacity,
-      ",\"chunked_prefix\":", m.chunked_prefix ? "true" : "false", "}");
+      ",\"absorb_below\":", m.policy.absorb_below, ",\"capacity\":", m.policy.capacity,
+      ",\"chunked_prefix\":", m.policy.chunked_prefix ? "true" : "false", "}");
 }
 
 std::string hicache_json(const HiCacheChoice& h) {
@@ -107,12 +107,10 @@ void print_choices(const Resolution& r, Table& table) {
                             ", GQA packing ", toggle_name(r.tuning.pack_gqa), ", dependent launch ",
                             toggle_name(r.tuning.pdl)));
   if (r.mla) {
-    std::string paths;
-    for (attention::Path p : r.mla->paths)
-      paths += (paths.empty() ? "" : ", ") + std::string(attention::path_name(p));
-    table.line("MLA", cat(paths, "; absorbed below ", r.mla->absorb_below,
-                          " new tokens on a prefix, ", r.mla->capacity,
-                          " keys at once, chunked prefix ", r.mla->chunked_prefix ? "on" : "off"));
+    table.line("MLA",
+               cat(base::join(r.mla->paths, attention::path_name), "; absorbed below ",
+                   r.mla->policy.absorb_below, " new tokens on a prefix, ", r.mla->policy.capacity,
+                   " keys at once, chunked prefix ", r.mla->policy.chunked_prefix ? "on" : "off"));
   }
   if (r.hicache) {
     const HiCacheChoice& h = *r.hicache;
@@ -139,10 +137,9 @@ void print_refusals(const Resolution& r, Table& table) {
     same->phases.push_back(f.phase);
   }
   for (const Group& g : groups) {
-    std::string phases;
-    for (Phase p : g.phases)
-      phases += (phases.empty() ? "" : ", ") + std::string(attention::phase_name(p));
-    if (g.phases.size() == std::size(kPhases)) phases = "every phase";
+    const std::string phases = g.phases.size() == std::size(kPhases)
+                                   ? "every phase"
+                                   : base::join(g.phases, attention::phase_name);
     table.line("refused", cat(g.first->backend, " for ", phases, ": ", g.first->why));
   }
 }

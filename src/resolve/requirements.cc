@@ -145,7 +145,7 @@ void deterministic(const State& s, const Capabilities& c, Phase phase, Objection
   if (!s.set().enable_deterministic_inference) return;
   if (!c.batch_invariant) {
     o.why = "is not batch-invariant: a row's bits depend on what else is in its batch";
-  } else if (s.mla() && phase == Phase::kPrefill && !has(c.extend_paths, Path::kAbsorbed)) {
+  } else if (s.mla() && phase == Phase::kPrefill && !attention::takes_path(c, Path::kAbsorbed)) {
     o.why = "has no absorbed extend, the one path that serves every prompt deterministically";
   } else {
     return;

@@ -98,10 +98,7 @@ struct Graphs {
 
 struct MlaChoice {
   std::vector<attention::Path> paths;  // that extend batches may take
-  bool chunked_prefix = true;
-  bool one_path = false;  // S12: every sequence goes paths[0]
-  int32_t absorb_below = 0;
-  int64_t capacity = 0;  // tokens
+  attention::MlaPolicy policy;
 };
 
 struct HiCacheChoice {

@@ -105,9 +105,7 @@ bool has(const std::vector<T>& list, const T& value) {
 // "a, b, c", or "none".
 template <typename T, typename Print>
 std::string join(const std::vector<T>& list, Print print) {
-  std::string out;
-  for (const T& item : list) out += (out.empty() ? "" : ", ") + base::cat(print(item));
-  return out.empty() ? "none" : out;
+  return list.empty() ? "none" : base::join(list, print);
 }
 inline std::string join(const std::vector<std::string>& list) {
   return join(list, [](const std::string& item) { return item; });

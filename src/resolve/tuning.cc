@@ -69,12 +69,10 @@ void splits(State& s, const char* id) {
   s.out.tuning.num_splits = s.set().num_splits;
   if (s.set().enable_deterministic_inference) {
     s.reason(id, "parts of a sequence: cut at places that do not move with its length");
-  } else if (s.set().num_splits > 1) {
+  } else if (s.set().num_splits > 0) {
     check_wish(s, id, "--num-splits", cat(s.set().num_splits), &Capabilities::num_splits);
   } else {
-    s.reason(id, s.set().num_splits == 1
-                     ? "one part per sequence: --num-splits 1"
-                     : "parts of a sequence: by its length, as it is at each step");
+    s.reason(id, "parts of a sequence: by its length, as it is at each step");
   }
 }
 

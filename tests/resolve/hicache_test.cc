@@ -23,6 +23,24 @@ TEST(H0, OffUnlessAskedAndItsFlagsAreThenTold) {
   EXPECT_TRUE(has_rule(r, "hicache"));
 }
 
+TEST(Storage, FlagsOfAnotherStorageAreTold) {
+  const std::string dir = "--hicache-storage-dir /tmp/x ", url = "--hicache-storage-url redis://x ";
+  const auto told = [](const std::string& flags) {
+    const Resolution r = explain("sm90", "llama3-8b", kOn + flags);
+    EXPECT_TRUE(r.conflicts.empty());
+    for (const Reason& reason : r.reasons)
+      if (reason.rule == "hicache") return reason.text;
+    return std::string();
+  };
+  EXPECT_EQ(told(dir + url + "--hicache-storage-prefetch-policy timeout"),
+            "no effect with --hicache-storage-backend none: --hicache-storage-dir, "
+            "--hicache-storage-url, --hicache-storage-prefetch-policy");
+  EXPECT_EQ(told(dir + "--hicache-storage-backend redis"),
+            "no effect with --hicache-storage-backend redis: --hicache-storage-dir");
+  EXPECT_EQ(told(dir + "--hicache-storage-backend file"), "");
+  EXPECT_EQ(told(url + "--hicache-storage-backend redis"), "");
+}
+
 TEST(H1, ThePieceDecidesWhoCopies) {
   struct Row {
     const char *device, *model, *flags;

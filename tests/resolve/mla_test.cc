@@ -5,6 +5,7 @@ namespace attune::resolve {
 namespace {
 
 using attention::Path;
+using testing::AllOf;
 using testing::HasSubstr;
 
 using Paths = std::vector<Path>;
@@ -28,19 +29,19 @@ TEST(M1ToM4, PathsAndConstants) {
     for (const char* model : {"deepseek-v2-lite", "deepseek-v3"}) {
       const MlaChoice m = mla(explain(row.device, model));
       EXPECT_EQ(m.paths, kAll) << row.device;
-      EXPECT_EQ(m.absorb_below, row.absorb_below);
-      EXPECT_EQ(m.capacity, row.capacity);
-      EXPECT_TRUE(m.chunked_prefix);
+      EXPECT_EQ(m.policy.absorb_below, row.absorb_below);
+      EXPECT_EQ(m.policy.capacity, row.capacity);
+      EXPECT_TRUE(m.policy.chunked_prefix);
     }
 }
 
 TEST(M1ToM4, FlagsSetThem) {
   const MlaChoice m =
       mla(explain("cpu", "deepseek-v2-lite", "--chunked-prefix-capacity 100 --mla-absorb-below 0"));
-  EXPECT_EQ(m.capacity, 100);
-  EXPECT_EQ(m.absorb_below, 0);
+  EXPECT_EQ(m.policy.capacity, 100);
+  EXPECT_EQ(m.policy.absorb_below, 0);
   const MlaChoice off = mla(explain("cpu", "deepseek-v2-lite", "--disable-chunked-prefix-cache"));
-  EXPECT_FALSE(off.chunked_prefix);
+  EXPECT_FALSE(off.policy.chunked_prefix);
   EXPECT_EQ(off.paths, (Paths{Path::kRagged, Path::kAbsorbed}));
 }
 
@@ -72,9 +73,26 @@ TEST(M5, NobodyAbsorbs) {
       HasSubstr("drop --no-attention-fallback or --disable-chunked-prefix-cache"));
   const MlaChoice m = mla(explain("sm90", "deepseek-v3", alone));
   EXPECT_EQ(m.paths, (Paths{Path::kRagged, Path::kOneShot, Path::kChunked}));
-  EXPECT_EQ(m.absorb_below, 0);
+  EXPECT_EQ(m.policy.absorb_below, 0);
   EXPECT_THAT(only_conflict(explain("sm90", "deepseek-v3", alone + "--mla-absorb-below 100"), "M4"),
               HasSubstr("use --mla-absorb-below 0"));
+}
+
+// Chunks are merged by their LSE: who gives none takes none, and the route never asks for them.
+TEST(M2, NobodyGivesAnLse) {
+  const std::string alone =
+      "--attention-backend trtllm_mla --no-attention-fallback --assume trtllm_mla:lse-out=off";
+  const Resolution r = explain("sm90", "deepseek-v3", alone);
+  EXPECT_TRUE(r.conflicts.empty());
+  EXPECT_FALSE(mla(r).policy.chunked_prefix);
+  EXPECT_EQ(mla(r).paths, (Paths{Path::kRagged, Path::kAbsorbed}));
+  EXPECT_TRUE(has_rule(r, "M2"));
+  EXPECT_THAT(only_conflict(
+                  explain("sm90", "deepseek-v3", alone + ",trtllm_mla:absorbed-extend=off"), "M5"),
+              AllOf(HasSubstr("no prefill candidate merges chunks"),
+                    HasSubstr("drop --no-attention-fallback")));
+  // Another of the list does.
+  EXPECT_EQ(mla(explain("sm90", "deepseek-v3", "--assume trtllm_mla:lse-out=off")).paths, kAll);
 }
 
 TEST(M6, TheDecodeShapedKernelAbsorbsAsTheFirst) {

@@ -151,9 +151,10 @@ void check_set(const Inputs& in, const Resolution& r) {
               r.graphs.max_bs == o.cuda_graph_max_bs);
   ASSERT_EQ(r.mla.has_value(), in.model.kind == attention::AttentionKind::kMla);
   if (r.mla) {
-    ASSERT_EQ(r.mla->chunked_prefix, !o.disable_chunked_prefix_cache);
-    ASSERT_TRUE(o.mla_absorb_below < 0 || r.mla->absorb_below == o.mla_absorb_below);
-    ASSERT_TRUE(o.chunked_prefix_capacity == 0 || r.mla->capacity == o.chunked_prefix_capacity);
+    ASSERT_EQ(r.mla->policy.chunked_prefix, !o.disable_chunked_prefix_cache);
+    ASSERT_TRUE(o.mla_absorb_below < 0 || r.mla->policy.absorb_below == o.mla_absorb_below);
+    ASSERT_TRUE(o.chunked_prefix_capacity == 0 ||
+                r.mla->policy.capacity == o.chunked_prefix_capacity);
     ASSERT_FALSE(r.mla->paths.empty());
   }
   ASSERT_EQ(r.hicache.has_value(), o.enable_hierarchical_cache);
@@ -192,6 +193,41 @@ void check_whole(const Inputs& in, const Resolution& r) {
   }
 }
 
+// "use --page-size 64; or use --attention-backend with one of: a, b": what a mend offers.
+std::vector<Setting> offers(const std::string& mend) {
+  std::vector<Setting> all;
+  for (size_t at = mend.find("use --"); at != std::string::npos; at = mend.find("use --", at + 1)) {
+    std::istringstream words(mend.substr(at + 6));
+    std::string flag, word;
+    words >> flag >> word;
+    if (flag.ends_with(';') || word.empty()) {  // a switch
+      all.emplace_back(flag.substr(0, flag.find(';')), "true");
+      continue;
+    }
+    const bool list = word == "with";
+    if (list) words >> word >> word >> word;
+    for (bool more = true; more; more = list && more && words >> word) {
+      more = word.ends_with(',');
+      all.emplace_back(flag, word.substr(0, word.find_first_of(",;")));
+    }
+  }
+  return all;
+}
+
+// Each way that a conflict offers ends that conflict.
+void check_mends(const Inputs& in, const Resolution& r) {
+  for (const Conflict& c : r.conflicts)
+    for (const auto& [flag, value] : offers(c.mend)) {
+      Inputs mended = in;
+      const auto rows = base::option_flags(mended.settings);
+      const base::Flag* row = base::find_flag(rows, flag);
+      ASSERT_TRUE(row && base::set_flag(*row, flag, value).ok()) << c.mend;
+      for (const Conflict& left : resolve(mended).conflicts)
+        ASSERT_FALSE(left.rule == c.rule && left.flags == c.flags)
+            << c.text << " | --" << flag << " " << value << " | " << left.text;
+    }
+}
+
 TEST(Property, AnyOptionSetIsAnsweredAsItWasSetHoweverItIsWritten) {
   Random random(20261129);
   int clean = 0, refused = 0;
@@ -220,6 +256,7 @@ TEST(Property, AnyOptionSetIsAnsweredAsItWasSetHoweverItIsWritten) {
         ASSERT_FALSE(c.flags.empty() || c.text.empty() || c.mend.empty());
         for (const std::string& flag : c.flags) ASSERT_TRUE(flag.starts_with("--"));
       }
+      check_mends(in, r);
       ASSERT_TRUE(in.settings.page_size == 0 || r.page_size == in.settings.page_size);
     }
     random.shuffle(set);

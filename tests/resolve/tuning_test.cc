@@ -55,7 +55,7 @@ TEST(S12, OneMlaPath) {
   for (const char* device : {"cpu", "sm80", "sm90", "sm100"}) {
     const Resolution r = explain(device, "deepseek-v3", kDeterministic);
     ASSERT_TRUE(r.mla);
-    EXPECT_TRUE(r.mla->one_path);
+    EXPECT_TRUE(r.mla->policy.one_path);
     EXPECT_EQ(r.mla->paths, std::vector{attention::Path::kAbsorbed}) << device;
   }
   // Who has no absorbed extend cannot serve it.
@@ -107,9 +107,12 @@ TEST(F2, Packing) {
 TEST(F3, Splits) {
   EXPECT_EQ(explain("sm90", "llama3-8b").tuning.num_splits, 0);
   EXPECT_EQ(explain("sm90", "llama3-8b", "--num-splits 4").tuning.num_splits, 4);
-  EXPECT_THAT(
-      only_conflict(explain("sm80", "llama3-8b", "--num-splits 4 --without reference"), "F3"),
-      HasSubstr("no backend that serves this takes it"));
+  EXPECT_THAT(to_json(explain("sm90", "llama3-8b", "--num-splits 1")),
+              HasSubstr("--num-splits 1: followed by fa3"));
+  for (const char* parts : {"1", "4"})  // FlashInfer cuts by a plan of its own
+    EXPECT_THAT(
+        only_conflict(explain("sm80", "llama3-8b", std::string("--num-splits ") + parts), "F3"),
+        HasSubstr("no backend that serves this takes it"));
 }
 
 TEST(F4, DependentLaunch) {

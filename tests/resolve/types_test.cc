@@ -56,6 +56,12 @@ TEST(S9, NamedBackendsThatShareNoneAreAConflict) {
     if (d.capabilities.name == "fa3") d.capabilities.page_sizes = {1, 2};
   EXPECT_THAT(only_conflict(resolve(in), "S9"),
               HasSubstr("fa3 offers 1, 2; cudnn offers 16, 32, 64, 128"));
+  // One alone, whose pages no pool can have.
+  Inputs alone = inputs("sm90", "llama3-8b", "--decode-attention-backend fa3");
+  for (Descriptor& d : alone.backends)
+    if (d.capabilities.name == "fa3") d.capabilities.page_sizes = {48};
+  EXPECT_THAT(only_conflict(resolve(alone), "S9"),
+              HasSubstr("fa3 offers 48, none of which a pool can have"));
   // An unnamed one gives way.
   in.settings.prefill_attention_backend.clear();
   const Resolution r = resolve(in);
