@@ -30,7 +30,7 @@ for program in ./attune_gpu_*_test; do
   grep '^device: ' "$log"
 done
 # What the program itself says of the device.
-echo "says $(timeout 60 ./attune generate --device cuda x 2>&1 | tail -n 1)"
+echo "says $(timeout 60 ./attune explain --device cuda --model-preset llama3-8b 2>&1 | head -n 1)"
 
 # Its tools slow a kernel down a hundredfold; tests named Fault or Soak are not for it.
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)

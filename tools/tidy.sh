@@ -8,7 +8,7 @@ database=${TIDY_BUILD:-build/release}
 if (($#)); then
   files=("$@")
 else
-  mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$database/compile_commands.json" | grep "^$PWD/src/" |
+  mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$database/compile_commands.json" | grep "^$PWD/src/.*\.cc$" |
     grep -v '_test\.cc$' | sort -u)
 fi
 say "clang-tidy over ${#files[@]} files"

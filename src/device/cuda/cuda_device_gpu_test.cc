@@ -247,6 +247,8 @@ TEST_F(CudaDeviceTest, AnImpossibleLaunchFailsItsStreamAlone) {
   other->launch([&] { launch_iota(*other, a, 1, 16); });
   other->synchronize();
   EXPECT_TRUE(other->status().ok()) << other->status().to_string();
+  other->wait(stream_->record());
+  EXPECT_THAT(other->status().message(), HasSubstr("waited for a stream: "));
 }
 
 TEST_F(CudaDeviceTest, MemoryThatIsNotThereIsAStatus) {

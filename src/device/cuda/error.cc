@@ -52,10 +52,14 @@ Status Health::status() const {
 bool Health::check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return true;
   cudaGetLastError();  // it is told here, and must not be taken for the next call's
-  std::lock_guard lock(mutex_);
-  if (status_.ok()) status_ = explain(error, call);
-  failed_.store(true, std::memory_order_release);
+  fail(explain(error, call));
   return false;
+}
+
+void Health::fail(const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = status;
+  failed_.store(true, std::memory_order_release);
 }
 
 Status Health::explain(cudaError_t error, const std::string& call) const {

@@ -30,6 +30,8 @@ class Health {
   Status status() const;
   // True when `error` is cudaSuccess; the first other one becomes the status.
   bool check(cudaError_t error, const char* call);
+  // The same with a Status that is not ok.
+  void fail(const Status& status);
   // `error` as a Status with the last launches.
   Status explain(cudaError_t error, const std::string& call) const;
   LaunchRing& launches() { return launches_; }

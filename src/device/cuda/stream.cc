@@ -24,6 +24,8 @@ void CudaEvent::record(cudaStream_t stream) {
 }
 
 void CudaEvent::make_wait(cudaStream_t stream, Health& health) const {
+  // What was waited for never came: nothing that follows can be right.
+  if (!health_->ok()) return health.fail(health_->status().with_context("waited for a stream"));
   if (recorded_) health.check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
 }
 
