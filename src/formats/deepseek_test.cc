@@ -83,6 +83,25 @@ TEST(DeepseekConfig, V3) {
   EXPECT_EQ(half->rope.style, RopeStyle::kHalf);
 }
 
+// DeepseekV3Config of transformers normalises and scales unless told otherwise, DeepseekV2Config
+// does neither.
+TEST(DeepseekConfig, AbsentWeightingIsTheClassDefault) {
+  const char* kAbsent = R"({"norm_topk_prob":null,"routed_scaling_factor":null})";
+  const Result<ModelConfig> v3 = changed("deepseek_v3", kAbsent);
+  ASSERT_TRUE(v3.ok()) << v3.status().to_string();
+  EXPECT_TRUE(v3->moe.normalize);
+  EXPECT_EQ(v3->moe.routed_scale, 2.5);
+  const Result<ModelConfig> v2 = changed("deepseek_v2_groups", kAbsent);
+  ASSERT_TRUE(v2.ok()) << v2.status().to_string();
+  EXPECT_FALSE(v2->moe.normalize);
+  EXPECT_EQ(v2->moe.routed_scale, 1);
+  const Result<ModelConfig> off =
+      changed("deepseek_v3", R"({"norm_topk_prob":false,"routed_scaling_factor":1.0})");
+  ASSERT_TRUE(off.ok()) << off.status().to_string();
+  EXPECT_FALSE(off->moe.normalize);
+  EXPECT_EQ(off->moe.routed_scale, 1);
+}
+
 // Both conversions say what config.json says.
 TEST(DeepseekConfig, GgufOfBothConversions) {
   ModelConfig old = open("deepseek_v2.gguf").config;

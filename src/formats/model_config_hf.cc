@@ -147,6 +147,10 @@ class HfConfigReader {
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("n_routed_experts", 0, kMaxExperts, m.num_experts, true));
     if (m.num_experts == 0) return {};
+    if (family_.moe == MoeRule::kSigmoid) {  // DeepseekV3Config's defaults
+      m.normalize = true;
+      m.routed_scale = 2.5;
+    }
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("num_experts_per_tok", 1, kMaxExperts, m.experts_per_token));
     ATTUNE_RETURN_IF_ERROR(
