@@ -30,7 +30,8 @@ message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${ATTUNE_CUDA_ARCHS}")
 function(attune_use_cuda name)
   # Static: the binary starts where neither toolkit nor driver is. The runtime opens the driver itself.
   target_link_libraries(attune_${name} PRIVATE CUDA::cudart_static)
-  target_compile_definitions(attune_${name} PRIVATE "ATTUNE_CUDA_ARCHS=\"${ATTUNE_CUDA_ARCHS}\"")
+  list(JOIN ATTUNE_CUDA_ARCHS "," archs)  # CMake would cut the definition at a semicolon
+  target_compile_definitions(attune_${name} PRIVATE "ATTUNE_CUDA_ARCHS=\"${archs}\"")
 endfunction()
 
 function(attune_cuda_library name)

@@ -21,7 +21,7 @@ Status check_driver(const std::string& library) {
 
 Status check_arch(int sm, const std::string& gpu, const std::string& built) {
   std::istringstream archs(built);
-  for (std::string arch; std::getline(archs, arch, ';');) {
+  for (std::string arch; std::getline(archs, arch, ',');) {
     const int least = std::atoi(arch.c_str());
     const bool exact = !arch.empty() && arch.back() == 'a';
     if (exact ? sm == least : sm >= least) return {};

@@ -11,7 +11,7 @@ namespace attune::device {
 inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 // ok, or unsupported: "no NVIDIA driver: libcuda.so.1 not found (...)".
 Status check_driver(const std::string& library);
-// `sm`: 90 for Hopper; `built`: "80;90a", as in ATTUNE_CUDA_ARCHS. Code for "90a" runs on 9.0
+// `sm`: 90 for Hopper; `built`: "80,90a", what ATTUNE_CUDA_ARCHS named. Code for "90a" runs on 9.0
 // alone, for "80" on 8.x and, compiled again by the driver, on what comes after.
 Status check_arch(int sm, const std::string& gpu, const std::string& built);
 

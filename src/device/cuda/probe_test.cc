@@ -30,7 +30,7 @@ TEST(CudaProbe, NoDriverIsARefusal) {
 TEST(CudaProbe, KnowsWhichCodeRunsWhere) {
   EXPECT_TRUE(check_arch(90, "NVIDIA H200", "90a").ok());
   EXPECT_TRUE(check_arch(89, "L4", "80").ok());
-  EXPECT_TRUE(check_arch(80, "A100", "80;89;90a").ok());
+  EXPECT_TRUE(check_arch(80, "A100", "80,89,90a").ok());
   EXPECT_FALSE(check_arch(100, "B200", "90a").ok()) << "90a is for 9.0 alone";
   EXPECT_FALSE(check_arch(75, "T4", "80").ok());
   const Status status = check_arch(89, "NVIDIA L4", "90a");
