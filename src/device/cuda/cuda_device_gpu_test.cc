@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <future>
@@ -43,6 +44,12 @@ class CudaDeviceTest : public ::testing::Test {
   std::vector<Buffer> buffers_;
   std::unique_ptr<Stream> stream_;
 };
+
+// Not under compute-sanitizer, which makes launches wait, tells of calls that shall fail, and takes
+// memory of its own.
+class CudaAsyncTest : public CudaDeviceTest {};
+class CudaRefusalTest : public CudaDeviceTest {};
+class CudaSoakTest : public CudaDeviceTest {};
 
 // 0 until it is opened; kernels wait for it.
 void open(uint32_t* flag) {
@@ -93,7 +100,7 @@ TEST_F(CudaDeviceTest, WorkOfAStreamRunsInOrder) {
   expect_ok();
 }
 
-TEST_F(CudaDeviceTest, EventsAndNoticesFollowTheWork) {
+TEST_F(CudaAsyncTest, EventsAndNoticesFollowTheWork) {
   uint32_t* flag = pinned(1);
   std::promise<void> told;
   std::atomic<int> calls{0};
@@ -118,7 +125,7 @@ TEST_F(CudaDeviceTest, EventsAndNoticesFollowTheWork) {
   expect_ok();
 }
 
-TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnother) {
+TEST_F(CudaAsyncTest, AStreamWaitsForAnEventOfAnother) {
   auto other = device_->create_stream();
   uint32_t* flag = pinned(1);
   uint32_t* a = on_device(kCount);
@@ -139,7 +146,7 @@ TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnother) {
 }
 
 // The host goes on while copies from and to pinned memory wait behind a kernel.
-TEST_F(CudaDeviceTest, PinnedCopiesDoNotHoldTheHost) {
+TEST_F(CudaAsyncTest, PinnedCopiesDoNotHoldTheHost) {
   uint32_t* flag = pinned(1);
   uint32_t* there = pinned(kCount);
   uint32_t* back = pinned(kCount);
@@ -213,7 +220,7 @@ TEST_F(CudaDeviceTest, AnUpdateInPlaceTakesTheNewArguments) {
   expect_ok();
 }
 
-TEST_F(CudaDeviceTest, WhatCannotBeCapturedIsRefusedAndTheStreamGoesOn) {
+TEST_F(CudaRefusalTest, WhatCannotBeCapturedIsRefusedAndTheStreamGoesOn) {
   auto refused = stream_->capture("a test", [&] { stream_->record(); });
   EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("graph 'a test': record"));
@@ -231,7 +238,7 @@ TEST_F(CudaDeviceTest, WhatCannotBeCapturedIsRefusedAndTheStreamGoesOn) {
   expect_ok();
 }
 
-TEST_F(CudaDeviceTest, AnImpossibleLaunchFailsItsStreamAlone) {
+TEST_F(CudaRefusalTest, AnImpossibleLaunchFailsItsStreamAlone) {
   stream_->launch([&] { testing::launch_impossible(*stream_); });
   const Status status = stream_->status();
   EXPECT_EQ(status.code(), Code::kInternal) << status.to_string();
@@ -251,7 +258,7 @@ TEST_F(CudaDeviceTest, AnImpossibleLaunchFailsItsStreamAlone) {
   EXPECT_THAT(other->status().message(), HasSubstr("waited for a stream: "));
 }
 
-TEST_F(CudaDeviceTest, MemoryThatIsNotThereIsAStatus) {
+TEST_F(CudaRefusalTest, MemoryThatIsNotThereIsAStatus) {
   const auto huge = device_->allocate(int64_t{1} << 50, "a petabyte");
   EXPECT_EQ(huge.status().code(), Code::kResourceExhausted);
   EXPECT_THAT(huge.status().message(), HasSubstr("bytes of device memory for a petabyte"));
@@ -270,7 +277,7 @@ TEST_F(CudaDeviceTest, MemoryThatIsNotThereIsAStatus) {
   expect_ok();
 }
 
-TEST_F(CudaDeviceTest, SteadyStateTakesNoDeviceMemory) {
+TEST_F(CudaSoakTest, SteadyStateTakesNoDeviceMemory) {
   uint32_t* a = on_device(kCount);
   uint32_t* back = pinned(kCount);
   auto graph = stream_->capture("a test", [&] {
