@@ -44,19 +44,36 @@ const char* bounds_note(const State& s) {
              : "";
 }
 
-void constants(State& s, const char* id) {
+void constants(State& s, const char*) {
   const Options& o = s.set();
   attention::MlaPolicy m;
   m.chunked_prefix = !o.disable_chunked_prefix_cache;
   m.absorb_below = o.mla_absorb_below >= 0 ? o.mla_absorb_below : kAbsorbBelow;
   m.capacity = o.chunked_prefix_capacity > 0 ? o.chunked_prefix_capacity
                                              : default_capacity(s.in.device.arch);
-  s.reason("M1", "a prompt without a cached prefix is ragged");
-  s.reason(id, "a prompt with a cached prefix and fewer than ", m.absorb_below,
-           " new tokens is absorbed", o.mla_absorb_below >= 0 ? ": --mla-absorb-below" : "");
-  s.reason("M2", "up to ", m.capacity, " keys are up-projected at once, more in chunks",
-           o.chunked_prefix_capacity > 0 ? ": --chunked-prefix-capacity" : "");
   s.out.mla = {{}, m};
+}
+
+bool several_paths(const State& s) {
+  return s.mla() && !s.set().enable_deterministic_inference;
+}
+bool bounds_hold(const State& s) {
+  return several_paths(s) && s.out.mla->policy.chunked_prefix;
+}
+
+void ragged_without_prefix(State& s, const char* id) {
+  s.reason(id, "a prompt without a cached prefix is ragged");
+}
+
+void absorbed_below(State& s, const char* id) {
+  s.reason(id, "a prompt with a cached prefix and fewer than ", s.out.mla->policy.absorb_below,
+           " new tokens is absorbed", s.set().mla_absorb_below >= 0 ? ": --mla-absorb-below" : "");
+}
+
+void chunked_above(State& s, const char* id) {
+  s.reason(id, "up to ", s.out.mla->policy.capacity,
+           " keys are up-projected at once, more in chunks",
+           s.set().chunked_prefix_capacity > 0 ? ": --chunked-prefix-capacity" : "");
 }
 
 bool nobody_merges(const State& s) {
@@ -170,7 +187,10 @@ constexpr Rule kRules[] = {
     {"M4", mla, constants},
     {"M2", nobody_merges, chunk_nothing},
     {"M4", mla, all_paths},
-    {"M4", [](const State& s) { return s.mla() && s.set().disable_chunked_prefix_cache; },
+    {"M1", several_paths, ragged_without_prefix},
+    {"M4", bounds_hold, absorbed_below},
+    {"M2", bounds_hold, chunked_above},
+    {"M4", [](const State& s) { return several_paths(s) && s.set().disable_chunked_prefix_cache; },
      no_chunks},
     {"S12", mla_deterministic, one_path},
     {"M5", head_cannot_absorb, absorbed_elsewhere},

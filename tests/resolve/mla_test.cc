@@ -45,6 +45,21 @@ TEST(M1ToM4, FlagsSetThem) {
   EXPECT_EQ(off.paths, (Paths{Path::kRagged, Path::kAbsorbed}));
 }
 
+// What is told is what happens.
+TEST(M1ToM4, ReasonsDoNotContradictOneAnother) {
+  const auto rules = [](const char* flags) {
+    std::vector<std::string> told;
+    for (const Reason& reason : explain("cpu", "deepseek-v2-lite", flags).reasons)
+      if (reason.rule[0] == 'M' || reason.rule == "S12") told.push_back(reason.rule);
+    return told;
+  };
+  EXPECT_EQ(rules(""), (Names{"M1", "M4", "M2"}));
+  EXPECT_EQ(rules("--disable-chunked-prefix-cache"), (Names{"M1", "M4"}));
+  EXPECT_EQ(rules("--enable-deterministic-inference"), (Names{"S12"}));
+  EXPECT_EQ(rules("--enable-deterministic-inference --disable-chunked-prefix-cache"),
+            (Names{"S12"}));
+}
+
 TEST(M1ToM4, AnMhaModelHasNone) {
   const Resolution r = explain("sm90", "llama3-8b", "--mla-absorb-below 7");
   EXPECT_FALSE(r.mla);
