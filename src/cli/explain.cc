@@ -57,6 +57,12 @@ resolve::Resolution explain(const Invocation& call, const Request& request) {
     mistakes.push_back({"flag", {m.flag}, m.text, m.mend});
     device_known &= m.flag != "--device" && m.flag != "ATTUNE_DEVICE" && m.flag != "device";
   }
+  if (!request.preset.empty() && call.settings.source("model") == base::SettingSource::kCommandLine)
+    mistakes.push_back({"flag",
+                        {"--model-preset", "--model"},
+                        cat("--model-preset ", request.preset, " with a model's file (",
+                            options.model, "): both say which model"),
+                        "name one of the two"});
   auto device = device_of(options, inputs.host);
   if (!device.ok())
     mistakes.push_back(mistake(device.status().message(), "--device",

@@ -33,6 +33,11 @@ def explain(*args, env=None):
 
 
 class Answers(unittest.TestCase):
+    def test_a_preset_and_a_file_are_one_too_many(self):
+        for arguments in [["some.gguf"], ["--model", "some.gguf"]]:
+            code, r = explain("--model-preset", "smollm2", *arguments)
+            self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["--model-preset", "--model"]))
+
     def test_every_preset_on_every_device(self):
         for preset, device in itertools.product(PRESETS, DEVICES):
             code, r = explain("--model-preset", preset, "--device", device)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fails on a backend's name outside its folder and the preference table (src/ and include/; docs and tests may name all).
 
-`cpu` and `reference` are words of other meanings too: of these, only the quoted names in src/resolve and src/engine count.
+`cpu` and `reference` are words of other meanings too: of these, only quoted names that are compared count. A folder nvidia/NAME is a PyPI package's.
 """
 import pathlib
 import re
@@ -26,7 +26,7 @@ def main():
                 if name in WORDS:
                     found = path.parent.name in ("resolve", "attention") and f'== "{name}"' in line
                 else:
-                    found = re.search(rf"(?<![\w-]){name}(?![\w-])", line)
+                    found = re.search(rf"(?<![\w-])(?<!nvidia/){name}(?![\w-])", line)
                 if found:
                     problems.append(f"{path.relative_to(ROOT)}:{number}: names the backend {name}")
     print("\n".join(problems) or f"{len(names)} backends, named in their folders and {TABLE.relative_to(ROOT)} alone")
