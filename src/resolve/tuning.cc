@@ -42,26 +42,27 @@ void splits_break_determinism(State& s, const char* id) {
              "use --num-splits 0 or 1");
 }
 
-// The candidates that may follow a wish, in any phase.
-std::vector<std::string> followers(const State& s, bool Capabilities::*wish) {
+// The first candidates of prefill and decode that follow a wish, or that do not.
+std::vector<std::string> first_by(const State& s, bool Capabilities::*wish, bool follows) {
   std::vector<std::string> names;
-  for (const auto& list : s.out.candidates)
-    for (const Candidate& c : list)
-      if (const Descriptor* d = s.find(c.backend);
-          d && d->capabilities.*wish && !has(names, c.backend))
-        names.push_back(c.backend);
+  for (Phase phase : {Phase::kPrefill, Phase::kDecode})
+    for (const Descriptor* d : s.first_candidates(phase))
+      if (d->capabilities.*wish == follows && !has(names, d->capabilities.name))
+        names.push_back(d->capabilities.name);
   return names;
 }
 
-// A wish that nobody could follow would be taken and ignored; one that some follow is told.
+// A wish that no first candidate follows would be taken and ignored; one that some follow is told.
 void check_wish(State& s, const char* id, const char* flag, const std::string& value,
                 bool Capabilities::*wish) {
-  const std::vector<std::string> names = followers(s, wish);
-  if (names.empty()) {
-    s.conflict(id, {flag}, cat(flag, " ", value, ": no backend that serves this takes it"),
+  const std::vector<std::string> takers = first_by(s, wish, true),
+                                 others = first_by(s, wish, false);
+  if (takers.empty()) {
+    s.conflict(id, {flag}, cat(flag, " ", value, ": not taken by ", join(others)),
                cat("leave ", flag, " unset"));
   } else {
-    s.reason(id, flag, " ", value, ": followed by ", join(names));
+    s.reason(id, flag, " ", value, ": followed by ", join(takers),
+             others.empty() ? "" : cat("; not taken by ", join(others)));
   }
 }
 
@@ -91,7 +92,7 @@ void packing(State& s, const char* id) {
 
 void dependent_launch(State& s, const char* id) {
   const bool hopper = s.in.device.arch == Arch::kSm90 || s.in.device.arch == Arch::kSm100;
-  const std::vector<std::string> names = followers(s, &Capabilities::pdl);
+  const std::vector<std::string> names = first_by(s, &Capabilities::pdl, true);
   Toggle& pdl = s.out.tuning.pdl;
   pdl = toggle(s.set().enable_pdl);
   if (pdl == Toggle::kOn && !hopper) {

@@ -102,6 +102,14 @@ TEST(F2, Packing) {
   EXPECT_THAT(
       only_conflict(explain("sm80", "llama3-8b", "--pack-gqa on --without reference"), "F2"),
       HasSubstr("--pack-gqa on"));
+  // Who only stands behind the named one does not count; a hybrid's other half is told.
+  EXPECT_THAT(
+      only_conflict(explain("sm90", "llama3-8b", "--attention-backend flashinfer --pack-gqa on"),
+                    "F2"),
+      HasSubstr("not taken by flashinfer"));
+  EXPECT_THAT(
+      to_json(explain("sm90", "llama3-8b", "--decode-attention-backend flashinfer --pack-gqa on")),
+      HasSubstr("followed by fa3; not taken by flashinfer"));
 }
 
 TEST(F3, Splits) {
@@ -112,7 +120,7 @@ TEST(F3, Splits) {
   for (const char* parts : {"1", "4"})  // FlashInfer cuts by a plan of its own
     EXPECT_THAT(
         only_conflict(explain("sm80", "llama3-8b", std::string("--num-splits ") + parts), "F3"),
-        HasSubstr("no backend that serves this takes it"));
+        HasSubstr("not taken by flashinfer"));
 }
 
 TEST(F4, DependentLaunch) {
