@@ -14,7 +14,8 @@ namespace {
 
 // New tokens from which up-projecting a cached prefix beats absorbed attention over it: 145 to 170
 // on an H200, for any prefix and head count (per prefix token the one costs new * heads * 2176
-// FLOP, the other heads * 262144 once and new * heads * 640). Not measured yet elsewhere.
+// FLOP, the other heads * 262144 once and new * heads * 640). On a CPU the rates of
+// docs/performance.md (82 absorbed, 67 ragged, 92 GFLOP/s of products) put the bound at 168.
 constexpr int32_t kAbsorbBelow = 160;
 
 // Keys up-projected at once: heads * (192 + 128) elements each, in all.
