@@ -125,18 +125,26 @@ TEST(MoeRoute, TiesGoToTheLowerIndex) {
 }
 
 // A poisoned row must not index out of bounds, nor reach others.
-TEST(MoeRoute, NanChoosesSomeExperts) {
+// One NaN among a row's scores, or in the bias, and no choice is right: the row's weights say so.
+TEST(MoeRoute, NanMakesTheRowNan) {
   TestStream stream(1);
-  const Routing r{
-      .experts = 8, .top_k = 3, .groups = 4, .top_groups = 2, .sigmoid = true, .group_top2 = true};
-  std::vector<float> logits = random_floats(16, 4);
-  const Routed clean = route(stream, r, logits, {});
-  std::fill_n(logits.begin(), 8, std::numeric_limits<float>::quiet_NaN());
-  const Routed got = route(stream, r, logits, {});
-  for (int32_t id : got.ids) EXPECT_TRUE(id >= 0 && id < 8) << id;
-  for (int j = 3; j < 6; ++j) {
-    EXPECT_EQ(got.ids[j], clean.ids[j]);
-    EXPECT_EQ(got.weights[j], clean.weights[j]);
+  for (const bool sigmoid : {false, true}) {
+    Routing r{.experts = 8, .top_k = 3, .groups = 2, .top_groups = 1, .sigmoid = sigmoid};
+    std::vector<float> logits = random_floats(16, 5), bias(8, 0.0f);
+    logits[5] = std::numeric_limits<float>::quiet_NaN();  // of the first token
+    const Routed clean = route(stream, r, random_floats(16, 5), bias);
+    Routed out = route(stream, r, logits, bias);
+    EXPECT_EQ(std::vector<int32_t>(out.ids.begin(), out.ids.begin() + 3),
+              (std::vector<int32_t>{0, 1, 2}));
+    for (int j = 0; j < 3; ++j) {
+      EXPECT_TRUE(std::isnan(out.weights[j]));
+      EXPECT_EQ(out.ids[3 + j], clean.ids[3 + j]);  // and does not reach others
+      EXPECT_EQ(out.weights[3 + j], clean.weights[3 + j]);
+    }
+    r.bias = true;
+    std::fill(bias.begin(), bias.end(), std::numeric_limits<float>::quiet_NaN());
+    out = route(stream, r, random_floats(16, 5), bias);
+    for (float w : out.weights) EXPECT_TRUE(std::isnan(w));
   }
 }
 

@@ -18,7 +18,7 @@ void softmax(const float* x, int32_t n, float* out) {
   for (int32_t i = 0; i < n; ++i) out[i] /= sum;
 }
 
-// The index of the largest, the lowest of equals; NaN is never it unless all are.
+// The index of the largest, the lowest of equals; NaN (taken) is never it unless all are.
 int32_t argmax(const float* x, int32_t n) {
   int32_t best = 0;
   for (int32_t i = 1; i < n; ++i)
@@ -63,10 +63,21 @@ void route_token(const MoeRouteParams& p, int64_t t) {
   } else {
     softmax(logits, p.experts, scores);
   }
-  for (int32_t e = 0; e < p.experts; ++e) choice[e] = scores[e] + (p.bias ? p.bias[e] : 0.0f);
-  if (p.groups > 1) keep_best_groups(p, choice);
+  bool broken = false;
+  for (int32_t e = 0; e < p.experts; ++e) {
+    choice[e] = scores[e] + (p.bias ? p.bias[e] : 0.0f);
+    broken |= std::isnan(choice[e]);
+  }
   int32_t* ids = p.ids + t * p.top_k;
   float* weights = p.weights + t * p.top_k;
+  if (broken) {  // no choice is right: the row becomes NaN, and its request ends with that error
+    for (int32_t j = 0; j < p.top_k; ++j) {
+      ids[j] = j;
+      weights[j] = std::numeric_limits<float>::quiet_NaN();
+    }
+    return;
+  }
+  if (p.groups > 1) keep_best_groups(p, choice);
   float sum = 0;
   for (int32_t j = 0; j < p.top_k; ++j) {
     ids[j] = argmax(choice, p.experts);
