@@ -18,37 +18,18 @@ namespace attune {
 namespace {
 
 using engine::testing::Collector;
+using engine::testing::expect_nothing_held;
 using engine::testing::make_engine;
+using engine::testing::small_options;
 using engine::testing::start;
 using engine::testing::Started;
-
-Options small_options() {
-  Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/llama";
-  options.dtype = "float32";
-  options.max_total_tokens = 512;
-  options.threads = 2;
-  return options;
-}
+using engine::testing::tokens;
 
 std::vector<TokenId> prompt(int32_t n, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::vector<TokenId> ids(n);
   for (TokenId& id : ids) id = static_cast<TokenId>(3 + random() % 90);
   return ids;
-}
-
-SamplingParams tokens(int32_t n) {
-  return {.temperature = 0, .max_new_tokens = n, .ignore_eos = true};
-}
-
-void expect_nothing_held(Engine& engine) {
-  EXPECT_TRUE(engine.flush_cache().ok());  // also a turn of the loop: what was aborted is gone
-  const EngineStats stats = engine.stats();
-  EXPECT_EQ(stats.running_requests, 0);
-  EXPECT_EQ(stats.waiting_requests, 0);
-  EXPECT_EQ(stats.used_pages, 0);
-  EXPECT_EQ(stats.cached_pages, 0);
 }
 
 TEST(Engine, RefusesWhatCannotBeServedAndSaysWhy) {

@@ -15,26 +15,16 @@ namespace attune::engine {
 namespace {
 
 using testing::Collector;
+using testing::expect_nothing_held;
+using testing::small_options;
 using testing::start;
 using testing::Started;
-
-Options small_options() {
-  Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/llama";
-  options.dtype = "float32";
-  options.max_total_tokens = 512;
-  options.threads = 2;
-  return options;
-}
+using testing::tokens;
 
 std::vector<TokenId> prompt(int32_t n, TokenId first = 3) {
   std::vector<TokenId> ids;
   for (int32_t i = 0; i < n; ++i) ids.push_back(3 + (first + i) % 90);
   return ids;
-}
-
-SamplingParams tokens(int32_t n) {
-  return {.temperature = 0, .max_new_tokens = n, .ignore_eos = true};
 }
 
 // The real runner, but for the launches that the test makes fail.
@@ -69,13 +59,6 @@ std::unique_ptr<Engine> make_failing(const Options& options, FailingRunner::Fail
   if (!loaded.ok()) return nullptr;
   loaded->runner = std::make_unique<FailingRunner>(std::move(loaded->runner), std::move(fails));
   return start_engine(std::move(loaded).value(), {});
-}
-
-void expect_nothing_held(Engine& engine) {
-  EXPECT_TRUE(engine.flush_cache().ok());
-  EXPECT_EQ(engine.stats().used_pages, 0);
-  EXPECT_EQ(engine.stats().cached_pages, 0);
-  EXPECT_EQ(engine.stats().running_requests, 0);
 }
 
 // At every launch there is, by a Status and by an exception, with one step in flight and with two.

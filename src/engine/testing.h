@@ -81,6 +81,31 @@ inline std::unique_ptr<Engine> make_engine(const Options& options) {
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
+// A small model with room for a few requests.
+inline Options small_options() {
+  Options options;
+  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/llama";
+  options.dtype = "float32";
+  options.max_total_tokens = 512;
+  options.threads = 2;
+  return options;
+}
+
+// Greedy, and just n of them.
+inline SamplingParams tokens(int32_t n) {
+  return {.temperature = 0, .max_new_tokens = n, .ignore_eos = true};
+}
+
+// Once all requests have ended: no page, no place is held.
+inline void expect_nothing_held(Engine& engine) {
+  EXPECT_TRUE(engine.flush_cache().ok());  // also a turn of the loop: what was aborted is gone
+  const EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.running_requests, 0);
+  EXPECT_EQ(stats.waiting_requests, 0);
+  EXPECT_EQ(stats.used_pages, 0);
+  EXPECT_EQ(stats.cached_pages, 0);
+}
+
 // `path` below tests/golden.
 inline formats::Json read_golden(const std::string& path) {
   std::ifstream in(std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/" + path);

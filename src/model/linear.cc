@@ -9,36 +9,37 @@ namespace attune::model {
 using tensor::DType;
 using tensor::TensorView;
 
+namespace {
+
+// One part's product; its rows of y and bias begin at first_row.
+ops::LinearParams product(const Linear& linear, const Linear::Part& part, const void* x,
+                          int64_t ldx, int32_t m, float* y, int64_t ldy, bool accumulate,
+                          bool deterministic) {
+  return {.x = x,
+          .x_dtype = part.weight.act,
+          .ldx = ldx,
+          .m = m,
+          .weight = &part.weight,
+          .bias = linear.bias.empty() ? nullptr : linear.bias.data() + part.first_row,
+          .y = y + part.first_row,
+          .ldy = ldy,
+          .accumulate = accumulate,
+          .deterministic = deterministic};
+}
+
+}  // namespace
+
 void Context::append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
                            int64_t ldy, std::vector<ops::LinearParams>& items) const {
   for (const Linear::Part& part : linear.parts)
-    items.push_back({.x = x,
-                     .x_dtype = part.weight.act,
-                     .ldx = ldx,
-                     .m = m,
-                     .weight = &part.weight,
-                     .bias = linear.bias.empty() ? nullptr : linear.bias.data() + part.first_row,
-                     .y = y + part.first_row,
-                     .ldy = ldy,
-                     .accumulate = false,
-                     .deterministic = options.deterministic});
+    items.push_back(product(linear, part, x, ldx, m, y, ldy, false, options.deterministic));
 }
 
 void Context::apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
                     int64_t ldy, bool accumulate, device::Stream& stream) const {
-  for (const Linear::Part& part : linear.parts) {
-    ops->linear({.x = x,
-                 .x_dtype = part.weight.act,
-                 .ldx = ldx,
-                 .m = m,
-                 .weight = &part.weight,
-                 .bias = linear.bias.empty() ? nullptr : linear.bias.data() + part.first_row,
-                 .y = y + part.first_row,
-                 .ldy = ldy,
-                 .accumulate = accumulate,
-                 .deterministic = options.deterministic},
+  for (const Linear::Part& part : linear.parts)
+    ops->linear(product(linear, part, x, ldx, m, y, ldy, accumulate, options.deterministic),
                 stream);
-  }
 }
 
 void Context::norm(const float* x, int64_t ldx, const std::vector<float>& weight, double eps,
