@@ -105,7 +105,7 @@ class Case {
                             .kv_heads = shape_.kv_heads,
                             .scale = 1.0f / std::sqrt(float(shape_.qk_dim))};
     const double wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
-    ATTUNE_CHECK(backend_.plan(batch, *plan_).ok());
+    ATTUNE_CHECK(backend_.plan(batch, *plan_, stream_).ok());
     stream_.launch([&] {
       backend_.plan_on(*plan_, stream_);
       for (const kv::PagedKvView& view : views_) backend_.run(*plan_, layer, view, io, stream_);

@@ -52,6 +52,14 @@ struct Batch {
   // every query sees the whole prefix of kv_len - q_len keys. null: causal. [num_tokens] words,
   // q_len <= 64. A query's position, for windows, is its depth: prefix + (bits of its word) - 1.
   const uint64_t* tree_mask = nullptr;
+  // The same arrays in device memory, where the host's are not the device's: complete before what
+  // the step launches. Nulls on the CPU.
+  struct Arrays {
+    const int32_t *q_indptr = nullptr, *kv_len = nullptr, *page_indptr = nullptr,
+                  *page_slots = nullptr, *kv_start = nullptr;
+    const uint64_t* tree_mask = nullptr;
+  };
+  Arrays on_device;
 };
 
 // What varies by layer.
@@ -100,9 +108,11 @@ class Backend {
   virtual int64_t workspace_bytes(const Limits& limits) const = 0;
   // A plan object to be reused step after step; `workspace` has workspace_bytes(limits) bytes.
   virtual std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const = 0;
-  // The host part, once per step, outside the layers. Never allocates device memory. Errors:
-  // check_batch's (attention/check.h); the plan then serves no batch.
-  virtual Status plan(const Batch& batch, Plan& plan) const = 0;
+  // The host part, once per step, outside the layers and outside any graph. Never allocates device
+  // memory. What it computes for the device it may copy on `stream`, from pinned memory of the
+  // plan's that is not written again before the next call but one: two steps may be in flight.
+  // Errors: check_batch's (attention/check.h); the plan then serves no batch.
+  virtual Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const = 0;
   // The device part, once per step, recorded in the graph.
   virtual void plan_on(Plan& plan, device::Stream& stream) const = 0;
   // Launches one layer; on the CPU inside Stream::launch, and done when it returns.

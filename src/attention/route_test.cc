@@ -24,7 +24,7 @@ class PickyBackend final : public Backend {
   }
   int64_t workspace_bytes(const Limits&) const override { return 0; }
   std::unique_ptr<Plan> make_plan(const Limits&, void*) const override { return nullptr; }
-  Status plan(const Batch&, Plan&) const override { return {}; }
+  Status plan(const Batch&, Plan&, device::Stream&) const override { return {}; }
   void plan_on(Plan&, device::Stream&) const override {}
   void run(Plan&, const LayerParams&, const kv::PagedKvView&, const Io&,
            device::Stream&) const override {}

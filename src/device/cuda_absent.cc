@@ -3,7 +3,8 @@
 
 namespace attune::device {
 
-Result<std::unique_ptr<Device>> create_cuda_device(int /*index*/) {
+Result<std::unique_ptr<Device>> create_cuda_device(int /*index*/,
+                                                   const std::string& /*libraries*/) {
   return unsupported(
       "this build has only the CPU: build it where nvcc is (docs/cuda.md), or use --device cpu");
 }

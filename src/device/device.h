@@ -34,10 +34,11 @@ struct DeviceInfo {
   int32_t threads = 1;         // CPU only
   CpuIsa isa = CpuIsa::kAvx2;  // CPU only
   bool fast_bf16 = false;      // CPU only: at this level, see cpu_bf16_is_fast
-  int32_t index = 0;           // CUDA only, as are the next three
+  int32_t index = 0;           // CUDA only, as are the next four
   int32_t sm = 0;              // compute capability: 90 for Hopper
   int32_t multiprocessors = 0;
   int64_t l2_bytes = 0;
+  std::string libraries;  // CUDA only: where cuBLASLt and cuDNN are looked for, --cuda-libraries
   int64_t total_memory = 0,
           free_memory = 0;  // bytes; free at creation (MemAvailable, cgroup limit)
 };
@@ -138,6 +139,10 @@ class Stream {
   virtual Status status() const { return {}; }
   // CPU only: the workers that ops may use, from inside a launched function.
   virtual base::ThreadPool& pool() = 0;
+  // CUDA only: whether kernels are launched with programmatic dependent launch, so that one may
+  // start before the last has ended. The switch for all of them; on where the GPU has it.
+  virtual bool pdl() const { return false; }
+  virtual void set_pdl(bool /*on*/) {}
   // CUDA only: the cudaStream_t.
   virtual void* native() const { return nullptr; }
   // CUDA only: a kernel's launch says before what it launches, for messages. Allocates nothing.
@@ -159,7 +164,8 @@ class Device {
 
 // threads 0: one per core this process may use; isa above what the host has: refused.
 Result<std::unique_ptr<Device>> create_cpu_device(int threads, const std::string& isa_name);
+// `libraries`: folders of cuBLASLt and cuDNN, separated by ':'; empty: the usual places.
 // unsupported with what is missing: CUDA in this build, a driver, a GPU that its kernels run on.
-Result<std::unique_ptr<Device>> create_cuda_device(int index);
+Result<std::unique_ptr<Device>> create_cuda_device(int index, const std::string& libraries = "");
 
 }  // namespace attune::device

@@ -148,7 +148,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
                             .deterministic = rc.deterministic,
                             .max_tokens = rc.max_tokens,
                             .mla_capacity = rc.mla_policy.capacity},
-                           *e.device, *e.stream, ops::cpu_ops(e.device->info().isa),
+                           *e.device, *e.stream, ops::op_table(e.device->info()),
                            log_progress(e.model.name)));
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
   e.model.weights.reset();  // the device has its own; nothing reads the file from here on

@@ -56,7 +56,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
   }
   ATTUNE_ASSIGN_OR_RETURN(
       r->logits_,
-      device.allocate(int64_t{model::Decoder::kMaxLogitRows} * model.vocab_size * 4, "logits"));
+      device.allocate(int64_t{decoder->max_logit_rows()} * model.vocab_size * 4, "logits"));
   r->decoder_ = std::move(decoder);
   r->places_.resize(config.max_seqs);
   r->samplers_.resize(device.info().threads);
@@ -79,7 +79,7 @@ Result<Launched> ModelRunner::launch(StepPlan plan) {
   StepBatches& batches = batches_[shared->id % kInFlight];
   batches.fill(*shared);
   ATTUNE_CHECK(static_cast<int32_t>(batches.ids.size()) <= config_.max_tokens);
-  ATTUNE_RETURN_IF_ERROR(batches.route(*router_, *plan_maker_));
+  ATTUNE_RETURN_IF_ERROR(batches.route(*router_, *plan_maker_, *stream_));
   stream_->launch([this, shared, result, &batches] {
     const Status status = base::guarded([&] { execute(*shared, batches, *result); });
     if (!status.ok()) fail(*shared, status.message(), *result);
@@ -156,10 +156,10 @@ void ModelRunner::sample_rows(const StepPlan& plan, const std::vector<int32_t>& 
   for (size_t i = 0; i < plan.rows.size(); ++i)
     if (plan.rows[i].sample) rows.push_back(static_cast<int32_t>(i));
   const int64_t vocab = decoder_->config().vocab_size;
-  constexpr int32_t kMax = model::Decoder::kMaxLogitRows;
-  for (size_t first = 0; first < rows.size(); first += kMax) {
-    const auto count = static_cast<int32_t>(std::min<size_t>(kMax, rows.size() - first));
-    std::array<int32_t, kMax> picked;
+  const int32_t most = decoder_->max_logit_rows();
+  for (size_t first = 0; first < rows.size(); first += most) {
+    const auto count = static_cast<int32_t>(std::min<size_t>(most, rows.size() - first));
+    std::vector<int32_t> picked(count);
     for (int32_t i = 0; i < count; ++i) picked[i] = last_tokens[rows[first + i]];
     decoder_->logits(picked.data(), count, logits_.as<float>(), *stream_);
     auto sample_strided = [&](int thread, int threads) {
@@ -201,20 +201,20 @@ void ModelRunner::sample_one(const StepRow& row, float* logits, ops::Sampler& sa
 }
 
 // Logits of position p - 1 give the log-probability of the prompt's id at p. In pieces of
-// kMaxLogitRows, so that a long prompt needs no more memory than a short one.
+// max_logit_rows(), so that a long prompt needs no more memory than a short one.
 void ModelRunner::prompt_logprobs(const StepRow& row, int32_t first_token, sched::RowResult& out) {
   const int32_t begin = std::max(row.prompt_logprob_start, row.start + 1);
   const int32_t end = row.start + row.num_tokens + (row.next_token >= 0 ? 1 : 0);
   out.prompt_logprobs_first = begin;
   const int64_t vocab = decoder_->config().vocab_size;
   const int32_t top = std::max(0, places_[row.place.value].sampling.top_logprobs);
-  constexpr int32_t kMax = model::Decoder::kMaxLogitRows;
-  for (int32_t p = begin; p < end; p += kMax) {
-    const int32_t count = std::min(kMax, end - p);
-    std::array<int32_t, kMax> picked;
+  const int32_t most = decoder_->max_logit_rows();
+  for (int32_t p = begin; p < end; p += most) {
+    const int32_t count = std::min(most, end - p);
+    std::vector<int32_t> picked(count);
     for (int32_t i = 0; i < count; ++i) picked[i] = first_token + (p + i - 1 - row.start);
     decoder_->logits(picked.data(), count, logits_.as<float>(), *stream_);
-    std::array<LogprobEntry, kMax> entries;
+    std::vector<LogprobEntry> entries(count);
     stream_->pool().parallel_for(count, 1, [&](int64_t b, int64_t e) {
       for (int64_t i = b; i < e; ++i) {
         const int32_t offset = p + static_cast<int32_t>(i) - row.start;

@@ -93,7 +93,7 @@ class ModelRunner final : public Runner {
   device::Stream* stream_ = nullptr;
   device::Buffer kv_pool_;  // [slots, layers, piece]
   std::vector<kv::PagedKvView> kv_views_;
-  device::Buffer logits_;  // [kMaxLogitRows, vocab]
+  device::Buffer logits_;  // [max_logit_rows, vocab]
   std::vector<Place> places_;
   std::vector<ops::Sampler> samplers_;  // one per worker
   std::optional<PlanMaker> plan_maker_;

@@ -54,7 +54,8 @@ void StepBatches::Call::add_sequence(int32_t q_len, int32_t kv) {
   batch.max_kv_len = std::max(batch.max_kv_len, kv);
 }
 
-Status StepBatches::Call::plan_for(const attention::Choice& choice, PlanMaker& maker) {
+Status StepBatches::Call::plan_for(const attention::Choice& choice, PlanMaker& maker,
+                                   device::Stream& stream) {
   const bool rows = attention::reads_rows(batch.path);
   auto& known = plans[rows];
   if (known.size() <= static_cast<size_t>(choice.index)) known.resize(choice.index + 1);
@@ -63,7 +64,7 @@ Status StepBatches::Call::plan_for(const attention::Choice& choice, PlanMaker& m
     ATTUNE_ASSIGN_OR_RETURN(mine, maker.make(choice, rows));
   }
   plan = mine.get();
-  return choice.backend->plan(batch, *plan);
+  return choice.backend->plan(batch, *plan, stream);
 }
 
 StepBatches::Call& StepBatches::Group::next_call() {
@@ -195,13 +196,13 @@ void StepBatches::finish(const Group& group, Call& call, bool causal) const {
 }
 
 // One choice for all calls of a group: what serves the new tokens serves their prefixes.
-Status StepBatches::route(attention::Router& router, PlanMaker& maker) {
+Status StepBatches::route(attention::Router& router, PlanMaker& maker, device::Stream& stream) {
   for (size_t g = 0; g < num_groups_; ++g) {
     Group& group = groups_[g];
     ATTUNE_ASSIGN_OR_RETURN(const attention::Choice choice, router.route(group.calls[0].batch));
     group.backend = choice.backend;
     for (size_t c = 0; c < group.num_calls; ++c)
-      ATTUNE_RETURN_IF_ERROR(group.calls[c].plan_for(choice, maker));
+      ATTUNE_RETURN_IF_ERROR(group.calls[c].plan_for(choice, maker, stream));
   }
   return {};
 }

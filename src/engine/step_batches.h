@@ -45,7 +45,7 @@ class StepBatches {
   void fill(const sched::StepPlan& plan);
   // Chooses every group's backend and plans its calls. Errors: those of Router::route and of
   // Backend::plan; the step then cannot be launched.
-  Status route(attention::Router& router, PlanMaker& maker);
+  Status route(attention::Router& router, PlanMaker& maker, device::Stream& stream);
 
   // The device part of the planning, on the stream's thread; then what Decoder::forward takes.
   std::vector<model::AttentionGroup> plan_on(device::Stream& stream);
@@ -67,7 +67,7 @@ class StepBatches {
 
     void clear();
     void add_sequence(int32_t q_len, int32_t kv_len);
-    Status plan_for(const attention::Choice& choice, PlanMaker& maker);
+    Status plan_for(const attention::Choice& choice, PlanMaker& maker, device::Stream& stream);
   };
   struct Group {
     attention::Phase phase = attention::Phase::kPrefill;

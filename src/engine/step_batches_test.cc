@@ -34,7 +34,8 @@ class RecordingBackend final : public attention::Backend {
     EXPECT_EQ(limits.num_slots, limits.page_size == 4 ? 100 : 1);
     return std::make_unique<RecordedPlan>();
   }
-  Status plan(const attention::Batch& batch, attention::Plan& plan) const override {
+  Status plan(const attention::Batch& batch, attention::Plan& plan,
+              device::Stream&) const override {
     static_cast<RecordedPlan&>(plan).batch = batch;
     return {};
   }
@@ -86,7 +87,7 @@ class StepBatchesTest : public ::testing::Test {
 
   std::vector<model::AttentionGroup> run(StepBatches& batches, const StepPlan& plan) {
     batches.fill(plan);
-    EXPECT_TRUE(batches.route(*router_, *maker_).ok());
+    EXPECT_TRUE(batches.route(*router_, *maker_, *stream_).ok());
     return batches.plan_on(*stream_);
   }
 

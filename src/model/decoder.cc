@@ -1,12 +1,12 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/check.h"
 
 namespace attune::model {
+
+using tensor::DType;
 
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 
@@ -17,13 +17,15 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
                                                const ops::OpTable& ops, const Progress& progress) {
   std::unique_ptr<Decoder> d(new Decoder());
   d->context_ = {config, options, &ops};
-  for (double f : formats::inverse_frequencies(config.rope))
-    d->inv_freq_.push_back(static_cast<float>(f));
   d->attention_ = config.has_mla() ? make_mla(d->context_) : make_mha(d->context_);
   d->mlp_ = make_mlp(d->context_);
   if (config.moe.num_experts > 0) d->moe_ = make_moe(d->context_);
   WeightLoader loader(weights, device, stream, progress);
-  ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader, device));
+  const std::vector<double> frequencies = formats::inverse_frequencies(config.rope);
+  ATTUNE_ASSIGN_OR_RETURN(d->inv_freq_,
+                          loader.upload(std::vector<float>(frequencies.begin(), frequencies.end()),
+                                        "rope frequencies"));
+  ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader));
   ATTUNE_RETURN_IF_ERROR(d->load_layers(loader));
   d->weight_bytes_ = loader.packed_bytes() + d->embedding_.bytes();
   ATTUNE_RETURN_IF_ERROR(d->allocate(device));
@@ -31,10 +33,9 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
 }
 
 // A copy, so that nothing is read of a file that may change or shrink while the engine serves.
-Status Decoder::load_embedding(WeightLoader& loader, device::Device& device) {
+Status Decoder::load_embedding(WeightLoader& loader) {
   ATTUNE_ASSIGN_OR_RETURN(const tensor::TensorView view, loader.get(kEmbedding));
-  ATTUNE_ASSIGN_OR_RETURN(embedding_, device.allocate(view.bytes(), "the embedding"));
-  std::memcpy(embedding_.data(), view.data, view.bytes());
+  ATTUNE_ASSIGN_OR_RETURN(embedding_, loader.copy(view, "the embedding"));
   embedding_dtype_ = view.dtype;
   if (!context_.config.tie_word_embeddings) loader.done_with(view);
   return {};
@@ -60,13 +61,14 @@ Status Decoder::allocate(device::Device& device) {
   for (int32_t i = 0; i < c.num_layers; ++i) dense |= !c.moe.is_moe(i);
   if (dense) ATTUNE_RETURN_IF_ERROR(mlp_->allocate(device));
   if (moe_) ATTUNE_RETURN_IF_ERROR(moe_->allocate(device));
-  return model::allocate({{hidden_, t * h * 4, "the residual stream"},
-                          {normed_, std::max<int64_t>(t, kMaxLogitRows) * h * context_.act_bytes(),
-                           "normed activations"},
-                          {cos_, t * c.rope.dim / 2 * 4, "rope cosines"},
-                          {sin_, t * c.rope.dim / 2 * 4, "rope sines"},
-                          {picked_, kMaxLogitRows * h * 4, "rows of the head"}},
-                         device);
+  return model::allocate(
+      {{hidden_, t * h * 4, "the residual stream"},
+       {normed_, std::max<int64_t>(t, max_logit_rows()) * h * context_.act_bytes(),
+        "normed activations"},
+       {cos_, t * c.rope.dim / 2 * 4, "rope cosines"},
+       {sin_, t * c.rope.dim / 2 * 4, "rope sines"},
+       {picked_, int64_t{max_logit_rows()} * h * 4, "rows of the head"}},
+      device);
 }
 
 int64_t Decoder::scratch_bytes() const {
@@ -103,7 +105,7 @@ void Decoder::forward(const ForwardInput& in, device::Stream& stream) {
 }
 
 void Decoder::logits(const int32_t* rows, int32_t count, float* out, device::Stream& stream) {
-  ATTUNE_CHECK(count <= kMaxLogitRows);
+  ATTUNE_CHECK(count <= max_logit_rows());
   const int32_t h = context_.config.hidden_size;
   context_.ops->gather_rows({.x = hidden_.as<float>(),
                              .ldx = h,
@@ -114,12 +116,11 @@ void Decoder::logits(const int32_t* rows, int32_t count, float* out, device::Str
                             stream);
   context_.norm(picked_.as<float>(), h, final_norm_, context_.config.rms_norm_eps, count,
                 normed_.data(), context_.options.act, stream);
-  context_.apply(head_, normed_.data(), h, count, out, context_.config.vocab_size, false, stream);
+  const int32_t vocab = context_.config.vocab_size;
+  context_.apply(head_, normed_.data(), h, count, out, DType::kF32, vocab, stream);
   const float cap = static_cast<float>(context_.config.final_logit_softcap);
-  if (cap > 0) {
-    for (int64_t i = 0; i < int64_t{count} * context_.config.vocab_size; ++i)
-      out[i] = cap * std::tanh(out[i] / cap);
-  }
+  if (cap > 0)
+    context_.ops->soft_cap({.x = out, .count = int64_t{count} * vocab, .cap = cap}, stream);
 }
 
 }  // namespace attune::model

@@ -37,19 +37,19 @@ class Decoder {
   // Stream::launch.
   void forward(const ForwardInput& in, device::Stream& stream);
   // Final norm and head of the picked rows: logits[i, :] of hidden row rows[i]. At most
-  // kMaxLogitRows.
+  // options.max_logit_rows. `rows` lies where the device reads it.
   void logits(const int32_t* rows, int32_t count, float* out /* [count, vocab] */,
               device::Stream& stream);
 
   const float* hidden() const { return hidden_.as<float>(); }  // [num_tokens, hidden_size]
-  static constexpr int32_t kMaxLogitRows = 64;
+  int32_t max_logit_rows() const { return context_.options.max_logit_rows; }
   const formats::ModelConfig& config() const { return context_.config; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t scratch_bytes() const;  // of a step of max_tokens
 
  private:
   Decoder() = default;
-  Status load_embedding(WeightLoader& loader, device::Device& device);
+  Status load_embedding(WeightLoader& loader);
   Status load_layers(WeightLoader& loader);
   Status allocate(device::Device& device);
   // The block of a layer's second half.
@@ -59,8 +59,7 @@ class Decoder {
   device::Buffer embedding_;  // [vocab_size, hidden_size] as the file has it
   tensor::DType embedding_dtype_ = tensor::DType::kF32;
   std::unique_ptr<Block> attention_, mlp_, moe_;  // moe_ only where the model has experts
-  std::vector<float> final_norm_;
-  std::vector<float> inv_freq_;
+  Vector final_norm_, inv_freq_;
   Linear head_;
   int64_t weight_bytes_ = 0;
 

@@ -12,8 +12,12 @@ namespace attune::model {
 
 struct DecoderOptions {
   tensor::DType act = tensor::DType::kF32;  // float32 or bfloat16: inputs of the matrix products
+  // Their outputs inside a block: queries, keys, values, gate and up. The residual stream and the
+  // logits are float32 always.
+  tensor::DType inter = tensor::DType::kF32;
   bool deterministic = false;
-  int32_t max_tokens = 512;  // of one forward; sizes the scratch
+  int32_t max_tokens = 512;     // of one forward; sizes the scratch
+  int32_t max_logit_rows = 64;  // of one call of logits()
   // MLA: keys that are up-projected at once, the rows of the ragged workspace; 0: max_tokens.
   int64_t mla_capacity = 0;
 };

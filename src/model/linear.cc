@@ -13,15 +13,16 @@ namespace {
 
 // One part's product; its rows of y and bias begin at first_row.
 ops::LinearParams product(const Linear& linear, const Linear::Part& part, const void* x,
-                          int64_t ldx, int32_t m, float* y, int64_t ldy, bool accumulate,
-                          bool deterministic) {
+                          int64_t ldx, int32_t m, void* y, DType y_dtype, int64_t ldy,
+                          bool accumulate, bool deterministic) {
   return {.x = x,
           .x_dtype = part.weight.act,
           .ldx = ldx,
           .m = m,
           .weight = &part.weight,
-          .bias = linear.bias.empty() ? nullptr : linear.bias.data() + part.first_row,
-          .y = y + part.first_row,
+          .bias = linear.bias.n == 0 ? nullptr : linear.bias.data() + part.first_row,
+          .y = static_cast<char*>(y) + tensor::dtype_bytes(y_dtype, part.first_row),
+          .y_dtype = y_dtype,
           .ldy = ldy,
           .accumulate = accumulate,
           .deterministic = deterministic};
@@ -32,27 +33,34 @@ ops::LinearParams product(const Linear& linear, const Linear::Part& part, const 
 void Context::append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
                            int64_t ldy, std::vector<ops::LinearParams>& items) const {
   for (const Linear::Part& part : linear.parts)
-    items.push_back(product(linear, part, x, ldx, m, y, ldy, false, options.deterministic));
+    items.push_back(
+        product(linear, part, x, ldx, m, y, DType::kF32, ldy, false, options.deterministic));
 }
 
-void Context::apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
-                    int64_t ldy, bool accumulate, device::Stream& stream) const {
+void Context::apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
+                    DType y_dtype, int64_t ldy, device::Stream& stream) const {
   for (const Linear::Part& part : linear.parts)
-    ops->linear(product(linear, part, x, ldx, m, y, ldy, accumulate, options.deterministic),
+    ops->linear(product(linear, part, x, ldx, m, y, y_dtype, ldy, false, options.deterministic),
                 stream);
 }
 
-void Context::norm(const float* x, int64_t ldx, const std::vector<float>& weight, double eps,
-                   int32_t rows, void* out, DType out_dtype, device::Stream& stream) const {
-  const auto n = static_cast<int32_t>(weight.size());
+void Context::add(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
+                  int64_t ldy, device::Stream& stream) const {
+  for (const Linear::Part& part : linear.parts)
+    ops->linear(product(linear, part, x, ldx, m, y, DType::kF32, ldy, true, options.deterministic),
+                stream);
+}
+
+void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows,
+                   void* out, DType out_dtype, device::Stream& stream) const {
   ops->rms_norm({.x = x,
                  .ldx = ldx,
                  .weight = weight.data(),
                  .eps = static_cast<float>(eps),
                  .rows = rows,
-                 .n = n,
+                 .n = weight.n,
                  .out = out,
-                 .ldo = n,
+                 .ldo = weight.n,
                  .out_dtype = out_dtype},
                 stream);
 }
@@ -63,10 +71,28 @@ Result<TensorView> WeightLoader::get(const std::string& name) const {
   return *view;
 }
 
-Status WeightLoader::vector(const std::string& name, std::vector<float>& out) const {
+Result<device::Buffer> WeightLoader::copy(const TensorView& view, const std::string& what) const {
+  ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer, device_.allocate(view.bytes(), what));
+  stream_.copy(buffer.data(), view.data, view.bytes());
+  stream_.synchronize();
+  ATTUNE_RETURN_IF_ERROR(stream_.status());
+  return buffer;
+}
+
+Result<Vector> WeightLoader::upload(const std::vector<float>& values,
+                                    const std::string& what) const {
+  const auto n = static_cast<int64_t>(values.size());
+  ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer,
+                          copy({values.data(), DType::kF32, tensor::Shape{n}}, what));
+  return Vector{std::move(buffer), static_cast<int32_t>(n)};
+}
+
+Status WeightLoader::vector(const std::string& name, Vector& out) const {
   ATTUNE_ASSIGN_OR_RETURN(const TensorView view, get(name));
-  out.resize(static_cast<size_t>(view.shape.elems()));
-  return formats::dequantize(view.dtype, view.data, out);
+  std::vector<float> values(static_cast<size_t>(view.shape.elems()));
+  ATTUNE_RETURN_IF_ERROR(formats::dequantize(view.dtype, view.data, values));
+  ATTUNE_ASSIGN_OR_RETURN(out, upload(values, name));
+  return {};
 }
 
 Status WeightLoader::pack(const std::vector<TensorView>& views, DType act, Linear& out) {
@@ -97,11 +123,14 @@ Status WeightLoader::linear(const std::string& prefix, const std::vector<std::st
     return status.with_context(prefix + stems[0]);
   for (const TensorView& view : views) done_with(view);
   if (!bias) return {};
+  std::vector<float> all;
   for (const std::string& stem : stems) {
-    std::vector<float> one;
-    ATTUNE_RETURN_IF_ERROR(vector(prefix + stem + ".bias", one));
-    out.bias.insert(out.bias.end(), one.begin(), one.end());
+    ATTUNE_ASSIGN_OR_RETURN(const TensorView view, get(prefix + stem + ".bias"));
+    std::vector<float> one(static_cast<size_t>(view.shape.elems()));
+    ATTUNE_RETURN_IF_ERROR(formats::dequantize(view.dtype, view.data, one));
+    all.insert(all.end(), one.begin(), one.end());
   }
+  ATTUNE_ASSIGN_OR_RETURN(out.bias, upload(all, prefix + stems[0] + ".bias"));
   return {};
 }
 

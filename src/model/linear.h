@@ -14,6 +14,13 @@
 
 namespace attune::model {
 
+// A float32 vector in device memory: a norm's weight, a bias.
+struct Vector {
+  device::Buffer buffer;
+  int32_t n = 0;
+  const float* data() const { return buffer.as<const float>(); }  // null: there is none
+};
+
 // One packed weight, or several of different formats side by side.
 struct Linear {
   struct Part {
@@ -21,7 +28,7 @@ struct Linear {
     int32_t first_row = 0;
   };
   std::vector<Part> parts;
-  std::vector<float> bias;  // empty: none
+  Vector bias;  // of all rows, or none
 };
 
 // What all blocks share; outlives them.
@@ -30,16 +37,21 @@ struct Context {
   DecoderOptions options;
   const ops::OpTable* ops = nullptr;
 
-  // y[m, outputs] (+)= x[m, inputs] * w^T + bias; x of the activation type, strides in elements.
-  void apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y, int64_t ldy,
-             bool accumulate, device::Stream& stream) const;
+  // y[m, outputs] = x[m, inputs] * w^T + bias; x of the activation type, y of y_dtype, strides in
+  // elements.
+  void apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
+             tensor::DType y_dtype, int64_t ldy, device::Stream& stream) const;
+  // The same, added to what y has.
+  void add(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y, int64_t ldy,
+           device::Stream& stream) const;
   // The same product for linear_group; appended to `items`.
   void append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
                     int64_t ldy, std::vector<ops::LinearParams>& items) const;
   // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense.
-  void norm(const float* x, int64_t ldx, const std::vector<float>& weight, double eps, int32_t rows,
-            void* out, tensor::DType out_dtype, device::Stream& stream) const;
+  void norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows, void* out,
+            tensor::DType out_dtype, device::Stream& stream) const;
   int64_t act_bytes() const { return tensor::dtype_bytes(options.act, 1); }
+  int64_t inter_bytes() const { return tensor::dtype_bytes(options.inter, 1); }
   ops::RopeStyle rope_style() const {
     return config.rope.style == formats::RopeStyle::kHalf ? ops::RopeStyle::kHalf
                                                           : ops::RopeStyle::kInterleaved;
@@ -57,7 +69,10 @@ class WeightLoader {
       : weights_(weights), device_(device), stream_(stream), progress_(progress) {}
 
   Result<tensor::TensorView> get(const std::string& name) const;
-  Status vector(const std::string& name, std::vector<float>& out) const;  // as float32
+  // A copy of its bytes on the device.
+  Result<device::Buffer> copy(const tensor::TensorView& view, const std::string& what) const;
+  Status vector(const std::string& name, Vector& out) const;
+  Result<Vector> upload(const std::vector<float>& values, const std::string& what) const;
   // Below `prefix`: each stem's ".weight", one below the other, and with `bias` its ".bias".
   // Neighbours of one format become one product; a file that mixes formats (K-quant recipes do)
   // gets parts. `act` is the type of the inputs.

@@ -28,8 +28,8 @@ class Mha final : public Block {
 
   Status allocate(device::Device& device) override {
     const int64_t t = c_.options.max_tokens;
-    return model::allocate({{qkv_, t * qkv_width() * 4, "q, k and v"},
-                            {q_, t * q_width() * 4, "queries"},
+    return model::allocate({{qkv_, t * qkv_width() * c_.inter_bytes(), "q, k and v"},
+                            {q_, t * q_width() * c_.inter_bytes(), "queries"},
                             {attn_, t * o_width() * c_.act_bytes(), "attention outputs"}},
                            device);
   }
@@ -43,8 +43,8 @@ class Mha final : public Block {
     const int32_t tokens = step.in.num_tokens;
     c_.norm(hidden, m.hidden_size, layer.norm, m.rms_norm_eps, tokens, step.normed, c_.options.act,
             stream);
-    c_.apply(layer.qkv, step.normed, m.hidden_size, tokens, qkv_.as<float>(), qkv_width(), false,
-             stream);
+    c_.apply(layer.qkv, step.normed, m.hidden_size, tokens, qkv_.data(), c_.options.inter,
+             qkv_width(), stream);
     append(layer, step, kv, stream);
     const attention::LayerParams params{.q_heads = m.num_heads,
                                         .kv_heads = m.num_kv_heads,
@@ -53,20 +53,20 @@ class Mha final : public Block {
                                         .soft_cap = static_cast<float>(m.attn_logit_softcap)};
     for (const AttentionGroup& group : step.in.groups) {
       const attention::Io io{
-          .q = q_.as<float>() + group.first_token * q_width(),
-          .q_dtype = DType::kF32,
+          .q = q_.as<char>() + group.first_token * q_width() * c_.inter_bytes(),
+          .q_dtype = c_.options.inter,
           .q_stride = q_width(),
           .out = attn_.as<char>() + group.first_token * o_width() * c_.act_bytes(),
           .out_dtype = c_.options.act,
           .out_stride = o_width()};
       group.backend->run(*group.plan, params, kv, io, stream);
     }
-    c_.apply(layer.o, attn_.data(), o_width(), tokens, hidden, m.hidden_size, true, stream);
+    c_.add(layer.o, attn_.data(), o_width(), tokens, hidden, m.hidden_size, stream);
   }
 
  private:
   struct Layer {
-    std::vector<float> norm, q_norm, k_norm;
+    Vector norm, q_norm, k_norm;
     Linear qkv, o;
     int32_t window = 0;
   };
@@ -74,7 +74,8 @@ class Mha final : public Block {
   void append(const Layer& layer, const Step& step, const kv::PagedKvView& kv,
               device::Stream& stream) const {
     const formats::ModelConfig& m = c_.config;
-    c_.ops->rope_append({.qkv = qkv_.as<float>(),
+    c_.ops->rope_append({.qkv = qkv_.data(),
+                         .dtype = c_.options.inter,
                          .ldqkv = qkv_width(),
                          .tokens = step.in.num_tokens,
                          .q_heads = m.num_heads,
@@ -84,10 +85,10 @@ class Mha final : public Block {
                          .style = c_.rope_style(),
                          .cos = step.cos,
                          .sin = step.sin,
-                         .q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data(),
-                         .k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data(),
+                         .q_norm = layer.q_norm.data(),
+                         .k_norm = layer.k_norm.data(),
                          .norm_eps = static_cast<float>(m.rms_norm_eps),
-                         .q_out = q_.as<float>(),
+                         .q_out = q_.data(),
                          .slot_mapping = step.in.slot_mapping,
                          .kv_base = kv.base,
                          .kv_dtype = kv.dtype,

@@ -152,7 +152,7 @@ void Mla::run(int32_t index, const Step& step, float* hidden, device::Stream& st
                  stream);
     attn = attn_act_.data();
   }
-  c_.apply(layer.o, attn, o_width(), tokens, hidden, m.hidden_size, true, stream);
+  c_.add(layer.o, attn, o_width(), tokens, hidden, m.hidden_size, stream);
 }
 
 // Queries, not yet rotated, into q_; the step's rows into the pool.
@@ -164,13 +164,13 @@ void Mla::project(const Layer& layer, const Step& step, const kv::PagedKvView& k
   int64_t inputs = hidden;
   if (m.mla.q_lora_rank > 0) {
     inputs = m.mla.q_lora_rank;
-    c_.apply(layer.q_a, step.normed, hidden, tokens, q_a_.as<float>(), inputs, false, stream);
+    c_.apply(layer.q_a, step.normed, hidden, tokens, q_a_.data(), DType::kF32, inputs, stream);
     c_.norm(q_a_.as<float>(), inputs, layer.q_a_norm, kLatentNormEps, tokens, q_a_act_.data(),
             c_.options.act, stream);
     x = q_a_act_.data();
   }
-  c_.apply(layer.q, x, inputs, tokens, q_.as<float>(), q_width(), false, stream);
-  c_.apply(layer.kv_a, step.normed, hidden, tokens, kv_.as<float>(), row(), false, stream);
+  c_.apply(layer.q, x, inputs, tokens, q_.data(), DType::kF32, q_width(), stream);
+  c_.apply(layer.kv_a, step.normed, hidden, tokens, kv_.data(), DType::kF32, row(), stream);
   c_.ops->latent_append({.kv = kv_.as<float>(),
                          .ldkv = row(),
                          .tokens = tokens,

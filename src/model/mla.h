@@ -22,7 +22,7 @@ class Mla final : public Block {
 
  private:
   struct Layer {
-    std::vector<float> norm, q_a_norm, kv_a_norm;
+    Vector norm, q_a_norm, kv_a_norm;
     Linear q_a, q;  // q: from q_a's output, or from the hidden state
     Linear kv_a;
     // Of each head: keys from latents [nope, lora], its transpose, and values from latents [v,

@@ -65,7 +65,7 @@ class Rig {
                                   .deterministic = options.deterministic,
                                   .max_tokens = kMaxTokens,
                                   .mla_capacity = capacity},
-                                 *device_, *stream_, ops::cpu_ops(device_->info().isa), {});
+                                 *device_, *stream_, ops::op_table(device_->info()), {});
     EXPECT_TRUE(decoder.ok()) << decoder.status().to_string();
     decoder_ = std::move(decoder).value();
     attention::BackendOrder order;
@@ -234,7 +234,7 @@ class Rig {
       batch.max_q_len = std::max(batch.max_q_len, call.q_indptr[s + 1] - call.q_indptr[s]);
       batch.max_kv_len = std::max(batch.max_kv_len, call.kv_len[s]);
     }
-    const Status status = backend.plan(batch, *call.plan);
+    const Status status = backend.plan(batch, *call.plan, *stream_);
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
 

@@ -32,7 +32,7 @@ class Mlp final : public Block {
 
  private:
   struct Layer {
-    std::vector<float> norm;
+    Vector norm;
     GatedMlp::Weights mlp;
   };
 

@@ -22,9 +22,10 @@ class GatedMlp {
   }
   Status allocate(device::Device& device) {
     const int64_t t = c_.options.max_tokens;
-    return model::allocate({{gate_up_, t * 2 * intermediate_ * 4, "gate and up products"},
-                            {act_, t * intermediate_ * c_.act_bytes(), "gated activations"}},
-                           device);
+    return model::allocate(
+        {{gate_up_, t * 2 * intermediate_ * c_.inter_bytes(), "gate and up products"},
+         {act_, t * intermediate_ * c_.act_bytes(), "gated activations"}},
+        device);
   }
   int64_t scratch_bytes() const { return gate_up_.bytes() + act_.bytes(); }
 
@@ -32,8 +33,10 @@ class GatedMlp {
   void run(const Weights& w, const void* x, int32_t tokens, float* out,
            device::Stream& stream) const {
     const int64_t hidden = c_.config.hidden_size;
-    c_.apply(w.gate_up, x, hidden, tokens, gate_up_.as<float>(), 2 * intermediate_, false, stream);
-    c_.ops->silu_mul({.gate_up = gate_up_.as<float>(),
+    c_.apply(w.gate_up, x, hidden, tokens, gate_up_.data(), c_.options.inter, 2 * intermediate_,
+             stream);
+    c_.ops->silu_mul({.gate_up = gate_up_.data(),
+                      .x_dtype = c_.options.inter,
                       .ldx = 2 * intermediate_,
                       .rows = tokens,
                       .n = static_cast<int32_t>(intermediate_),
@@ -41,7 +44,7 @@ class GatedMlp {
                       .ldo = intermediate_,
                       .out_dtype = c_.options.act},
                      stream);
-    c_.apply(w.down, act_.data(), intermediate_, tokens, out, hidden, true, stream);
+    c_.add(w.down, act_.data(), intermediate_, tokens, out, hidden, stream);
   }
 
  private:

@@ -72,13 +72,13 @@ void Moe::route(const Layer& layer, const Step& step, const float* hidden, devic
             stream);
     x = exact_.data();
   }
-  c_.apply(layer.router, x, h, tokens, logits_.as<float>(), m_.num_experts, false, stream);
+  c_.apply(layer.router, x, h, tokens, logits_.data(), DType::kF32, m_.num_experts, stream);
   c_.ops->moe_route({.logits = logits_.as<float>(),
                      .tokens = tokens,
                      .experts = m_.num_experts,
                      .top_k = m_.experts_per_token,
                      .sigmoid = m_.sigmoid,
-                     .bias = layer.bias.empty() ? nullptr : layer.bias.data(),
+                     .bias = layer.bias.data(),
                      .groups = m_.num_groups,
                      .top_groups = m_.groups_per_token,
                      .group_top2 = m_.group_top2,

@@ -18,7 +18,7 @@ class Moe final : public Block {
 
  private:
   struct Layer {
-    std::vector<float> norm, bias;
+    Vector norm, bias;
     Linear router;
     std::vector<GatedMlp::Weights> experts;
     GatedMlp::Weights shared;

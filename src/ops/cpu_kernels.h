@@ -13,6 +13,7 @@ void rope_table(const RopeTableParams& p, Stream& stream);
 void rope_append(const RopeAppendParams& p, Stream& stream);
 void silu_mul(const SiluMulParams& p, Stream& stream);
 void gather_rows(const GatherRowsParams& p, Stream& stream);
+void soft_cap(const SoftCapParams& p, Stream& stream);
 void rope(const RopeParams& p, Stream& stream);
 void latent_append(const LatentAppendParams& p, Stream& stream);
 void latent_gather(const LatentGatherParams& p, Stream& stream);

@@ -58,7 +58,8 @@ enum class RopeStyle : uint8_t {
 // From the fused qkv product: optional per-head RMSNorm of q and k (Qwen3), rotary embedding
 // (arXiv:2104.09864), then q goes to its buffer and k, v into their pages.
 struct RopeAppendParams {
-  const float* qkv;  // [tokens, (q_heads + 2*kv_heads) * head_dim], row stride ldqkv
+  const void* qkv;  // [tokens, (q_heads + 2*kv_heads) * head_dim], row stride ldqkv
+  DType dtype;      // of qkv and q_out: float32; on a GPU also bfloat16
   int64_t ldqkv;
   int32_t tokens, q_heads, kv_heads, head_dim, rot_dim;
   RopeStyle style;
@@ -67,7 +68,7 @@ struct RopeAppendParams {
   const float* q_norm;  // [head_dim] or null
   const float* k_norm;  // [head_dim] or null
   float norm_eps;
-  float* q_out;  // [tokens, q_heads, head_dim]
+  void* q_out;  // [tokens, q_heads, head_dim]
   // Where token t's k and v go: slot_mapping[t] = device_slot * page_size + offset in page; -1:
   // nowhere.
   const int64_t* slot_mapping;  // [tokens]
@@ -78,6 +79,13 @@ struct RopeAppendParams {
   int64_t token_stride;  // bytes, inside K or V of a page
   int64_t v_offset;      // bytes from a page's K to its V
   int32_t page_size;
+};
+
+// x = cap * tanh(x / cap).
+struct SoftCapParams {
+  float* x;  // [count]
+  int64_t count;
+  float cap;
 };
 
 // Rotates part of every head: out[t, h, :rot_dim] from x[t, h, :rot_dim]; out may be x.
@@ -135,7 +143,8 @@ struct CastParams {
 
 // out = silu(gate) * up, from the fused product [rows, 2n]: gate in the first n columns.
 struct SiluMulParams {
-  const float* gate_up;  // [rows, 2n], row stride ldx
+  const void* gate_up;  // [rows, 2n], row stride ldx
+  DType x_dtype;        // float32; on a GPU also bfloat16
   int64_t ldx;
   int32_t rows, n;
   void* out;  // [rows, n]
@@ -151,7 +160,8 @@ struct LinearParams {
   int32_t m;
   const PackedWeight* weight;  // n, k and format within
   const float* bias;           // [n] or null
-  float* y;                    // [m, n], row stride ldy
+  void* y;                     // [m, n], row stride ldy
+  DType y_dtype;               // float32; on a GPU also bfloat16, not to be accumulated
   int64_t ldy;
   bool accumulate;     // add to y (the residual) instead of overwriting it
   bool deterministic;  // a row's result must not depend on m, to the bit
@@ -223,6 +233,7 @@ struct OpTable {
   // x_dtype.
   void (*linear_group)(const LinearParams* items, int32_t count, Stream&);
   void (*gather_rows)(const GatherRowsParams&, Stream&);
+  void (*soft_cap)(const SoftCapParams&, Stream&);
   void (*rope)(const RopeParams&, Stream&);
   void (*latent_append)(const LatentAppendParams&, Stream&);
   void (*latent_gather)(const LatentGatherParams&, Stream&);
@@ -233,7 +244,9 @@ struct OpTable {
   void (*moe_combine)(const MoeCombineParams&, Stream&);
 };
 
-// The table of a CPU level; valid for the process's life. Filled in ops/cpu_table.cc.
+// The table of a device; valid for the process's life. Filled in ops/cpu_table.cc and
+// ops/cuda_table.cc. REQUIRES: this build has the device's kind.
+const OpTable& op_table(const device::DeviceInfo& info);
 const OpTable& cpu_ops(device::CpuIsa isa);
 
 }  // namespace attune::ops

@@ -122,7 +122,7 @@ TEST_P(BugE09, ThePoolBesideARequestIsNeverTouched) {
   EXPECT_EQ(runner_.backend().workspace_bytes(limits), bytes);
   std::vector<char> workspace(bytes + 64);
   const auto plan = runner_.backend().make_plan(limits, workspace.data());
-  ASSERT_TRUE(runner_.backend().plan(batch, *plan).ok());
+  ASSERT_TRUE(runner_.backend().plan(batch, *plan, runner_.stream()).ok());
   Output got{std::vector<float>(16 * 512), std::vector<float>(16)};
   const Io io{.q = small.q().data(),
               .q_stride = 16 * 576,

@@ -140,7 +140,7 @@ TEST_P(BugA14, OffsetsOf64Bits) {
     const Limits limits{1, 1, 20, 1, 1, 16, 16, 16, int32_t(slots), 1};
     std::vector<char> workspace(runner_.backend().workspace_bytes(limits));
     const auto plan = runner_.backend().make_plan(limits, workspace.data());
-    ASSERT_TRUE(runner_.backend().plan(b, *plan).ok());
+    ASSERT_TRUE(runner_.backend().plan(b, *plan, runner_.stream()).ok());
     results[i].resize(16);
     const Io io{.q = q.data(), .q_stride = 16, .out = results[i].data(), .out_stride = 16};
     const LayerParams layer{.q_heads = 1, .kv_heads = 1, .scale = 0.25f};

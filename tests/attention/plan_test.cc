@@ -50,7 +50,8 @@ TEST_P(PlanReuse, NoAllocationOnceWarm) {
                 .lse = lse.data()};
     device::Stream& stream = runner_.stream();
     const auto step = [&] {
-      const Status planned = counting([&] { return runner_.backend().plan(batch, *plan); });
+      const Status planned =
+          counting([&] { return runner_.backend().plan(batch, *plan, runner_.stream()); });
       EXPECT_TRUE(planned.ok()) << planned.to_string();
       std::promise<void> counted;  // synchronize() itself may allocate
       const auto until_counted = counted.get_future();

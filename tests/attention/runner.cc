@@ -29,7 +29,7 @@ Status Runner::plan_only(const Problem& problem, Phase phase) const {
   const Limits limits = problem.limits(threads_);
   std::vector<char> workspace(backend_->workspace_bytes(limits));
   const auto plan = backend_->make_plan(limits, workspace.data());
-  return backend_->plan(problem.batch(phase), *plan);
+  return backend_->plan(problem.batch(phase), *plan, *stream_);
 }
 
 Output Runner::run(const Problem& problem, Phase phase, const LayerParams& layer, DType out_dtype,
@@ -100,7 +100,7 @@ std::vector<uint16_t> narrow(const std::vector<float>& values, DType dtype) {
 Output Runner::run_with(Plan& plan, const Problem& problem, Phase phase, const LayerParams& layer,
                         DType out_dtype) const {
   const Batch batch = problem.batch(phase);
-  const Status planned = backend_->plan(batch, plan);
+  const Status planned = backend_->plan(batch, plan, *stream_);
   EXPECT_TRUE(planned.ok()) << planned.to_string();
   return execute(plan, problem, layer, out_dtype);
 }

@@ -43,7 +43,7 @@ class CudaDevice final : public Device {
   }
 
   std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<CudaStream>(info_.index);
+    return std::make_unique<CudaStream>(info_.index, info_.sm >= 90);
   }
 
  private:
@@ -113,10 +113,11 @@ Result<DeviceInfo> describe(int index) {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> create_cuda_device(int index) {
+Result<std::unique_ptr<Device>> create_cuda_device(int index, const std::string& libraries) {
   ATTUNE_RETURN_IF_ERROR(check_driver(kDriverLibrary));
   ATTUNE_RETURN_IF_ERROR(check_devices(index));
   ATTUNE_ASSIGN_OR_RETURN(DeviceInfo info, describe(index));
+  info.libraries = libraries;
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(info)));
 }
 

@@ -80,7 +80,7 @@ void Notifier::loop() {
   }
 }
 
-CudaStream::CudaStream(int device) : device_(device) {
+CudaStream::CudaStream(int device, bool pdl) : device_(device), has_pdl_(pdl), pdl_(pdl) {
   if (!health_->check(cudaSetDevice(device_), "cudaSetDevice")) return;
   health_->check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
                  "cudaStreamCreateWithFlags");

@@ -60,7 +60,7 @@ class Notifier {
 // more events or notices under way than ever before, and in capture().
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(int device);
+  CudaStream(int device, bool pdl);
   ~CudaStream() override;
   Kind kind() const override { return Kind::kCuda; }
   void launch(std::function<void()> fn) override;
@@ -74,6 +74,8 @@ class CudaStream final : public Stream {
                                          const std::function<void()>& fn) override;
   Status status() const override { return health_->status(); }
   base::ThreadPool& pool() override;
+  bool pdl() const override { return pdl_; }
+  void set_pdl(bool on) override { pdl_ = on && has_pdl_; }
   void* native() const override { return stream_; }
   void record_launch(const char* name, std::array<uint32_t, 3> grid, std::array<uint32_t, 3> block,
                      std::initializer_list<LaunchArg> args) override;
@@ -92,6 +94,8 @@ class CudaStream final : public Stream {
   std::shared_ptr<CudaEvent> free_event();
 
   int device_;
+  const bool has_pdl_;
+  bool pdl_;
   std::shared_ptr<Health> health_ = std::make_shared<Health>();
   cudaStream_t stream_ = nullptr;
   std::vector<std::shared_ptr<CudaEvent>> events_;

@@ -18,8 +18,8 @@ TEST(SiluMul, MatchesDoubleAndLeavesTheGapsAlone) {
     std::vector<float> out(rows * ldo, 99.0f);
     std::vector<uint16_t> out16(rows * ldo, 77);
     const auto op = cpu_ops(device::CpuIsa::kAvx2).silu_mul;
-    s.run(op, SiluMulParams{x.data(), ldx, rows, n, out.data(), ldo, DType::kF32});
-    s.run(op, SiluMulParams{x.data(), ldx, rows, n, out16.data(), ldo, DType::kBF16});
+    s.run(op, SiluMulParams{x.data(), DType::kF32, ldx, rows, n, out.data(), ldo, DType::kF32});
+    s.run(op, SiluMulParams{x.data(), DType::kF32, ldx, rows, n, out16.data(), ldo, DType::kBF16});
     for (int r = 0; r < rows; ++r) {
       for (int i = 0; i < n; ++i) {
         const double gate = x[r * ldx + i], up = x[r * ldx + n + i];

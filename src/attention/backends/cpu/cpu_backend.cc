@@ -83,7 +83,7 @@ class CpuBackend final : public Backend {
     return plan;
   }
 
-  Status plan(const Batch& batch, Plan& plan) const override {
+  Status plan(const Batch& batch, Plan& plan, device::Stream&) const override {
     auto& p = static_cast<CpuPlan&>(plan);
     p.schedule.items.clear();
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));

@@ -149,7 +149,7 @@ class ReferenceBackend final : public Backend {
     plan->limits = limits;
     return plan;
   }
-  Status plan(const Batch& batch, Plan& plan) const override {
+  Status plan(const Batch& batch, Plan& plan, device::Stream&) const override {
     auto& p = static_cast<ReferencePlan&>(plan);
     p.batch = {};
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));

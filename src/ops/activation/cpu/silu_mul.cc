@@ -39,7 +39,7 @@ void row_bf16(const float* gate, const float* up, int n, uint16_t* out) {
 void silu_mul(const SiluMulParams& p, Stream& stream) {
   for_rows(stream, p.rows, int64_t{p.n} * 12, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* gate = p.gate_up + r * p.ldx;
+      const float* gate = static_cast<const float*>(p.gate_up) + r * p.ldx;
       if (p.out_dtype == DType::kF32) {
         row_f32(gate, gate + p.n, p.n, static_cast<float*>(p.out) + r * p.ldo);
       } else {

@@ -38,7 +38,7 @@ struct Kind {
 
 Product make_product(const LinearParams& p) {
   const PackedWeight& w = *p.weight;
-  ATTUNE_CHECK(p.x_dtype == w.act);
+  ATTUNE_CHECK(p.x_dtype == w.act && p.y_dtype == DType::kF32);
   const Layout layout = static_cast<Layout>(w.layout);
   return {.weight = w.data.as<const uint8_t>(),
           .panel_bytes = gemm::panel_bytes(layout, w.k),
@@ -47,7 +47,7 @@ Product make_product(const LinearParams& p) {
           .m = p.m,
           .x = p.x,
           .ldx = p.ldx,
-          .y = p.y,
+          .y = static_cast<float*>(p.y),
           .ldy = p.ldy,
           .bias = p.bias,
           .accumulate = p.accumulate,

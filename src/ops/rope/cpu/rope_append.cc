@@ -27,8 +27,8 @@ void append_token(const RopeAppendParams& p, int64_t t) {
   const int d = p.head_dim, half = p.rot_dim / 2;
   const float* cos = p.cos + t * half;
   const float* sin = p.sin + t * half;
-  const float* x = p.qkv + t * p.ldqkv;
-  float* q = p.q_out + t * p.q_heads * d;
+  const float* x = static_cast<const float*>(p.qkv) + t * p.ldqkv;
+  float* q = static_cast<float*>(p.q_out) + t * p.q_heads * d;
   float normed[kMaxHeadDim];
   const auto norm_and_rotate = [&](const float* weight, float* out) {
     if (weight) rms_norm_head(x, weight, p.norm_eps, d, normed);

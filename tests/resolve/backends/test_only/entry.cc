@@ -21,7 +21,9 @@ class TestOnly final : public Backend {
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
     return inner_->make_plan(limits, workspace);
   }
-  Status plan(const Batch& batch, Plan& plan) const override { return inner_->plan(batch, plan); }
+  Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const override {
+    return inner_->plan(batch, plan, stream);
+  }
   void plan_on(Plan& plan, device::Stream& stream) const override { inner_->plan_on(plan, stream); }
   void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
            device::Stream& stream) const override {
