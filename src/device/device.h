@@ -158,6 +158,8 @@ class Device {
   virtual Result<Buffer> allocate(int64_t bytes, const std::string& what) = 0;
   // Zeroed host memory that the device copies from and to without the host waiting.
   virtual Result<Buffer> allocate_pinned(int64_t bytes, const std::string& what) = 0;
+  // Bytes that are free now, as far as the device tells; else 0.
+  virtual int64_t free_memory() const { return 0; }
   // Where no stream can be made, one whose status() says why.
   virtual std::unique_ptr<Stream> create_stream() = 0;
 };

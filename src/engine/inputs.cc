@@ -26,26 +26,31 @@ constexpr Unbuilt kUnbuilt[] = {
      "it comes with the drafters"},
 };
 
-// Whether models have their kernels there: false makes `cuda` a refusal and `auto` the CPU.
-constexpr bool kServesOnCuda = false;
-
-Result<std::unique_ptr<device::Device>> create_cuda_device() {
-  auto device = device::create_cuda_device(0);
-  if (!device.ok()) return device.status().with_context("--device cuda");
-  if (!kServesOnCuda)
-    return unsupported(cat("--device cuda: this build has the device (", (*device)->info().name,
-                           ") but not yet the kernels that run a model on it: use --device cpu"));
-  return device;
+attention::Arch arch_of(const device::DeviceInfo& info) {
+  using attention::Arch;
+  if (info.kind == device::Kind::kCpu) return Arch::kCpu;
+  return info.sm >= 100  ? Arch::kSm100
+         : info.sm >= 90 ? Arch::kSm90
+         : info.sm >= 89 ? Arch::kSm89
+                         : Arch::kSm80;
 }
 
 }  // namespace
 
+const Defaults& defaults_for(const device::DeviceInfo& info) {
+  static constexpr Defaults kCpu = {
+      .mem_fraction = 0.4, .kv_tokens = 131072, .running_requests = 64, .chunk = 256};
+  static constexpr Defaults kCuda = {
+      .mem_fraction = 0.88, .kv_tokens = 0, .running_requests = 256, .chunk = 8192};
+  return info.kind == device::Kind::kCpu ? kCpu : kCuda;
+}
+
 Result<std::unique_ptr<device::Device>> create_device(const Options& options) {
-  if (options.device == "cuda") return create_cuda_device();
-  if (options.device == "auto" && kServesOnCuda) {
-    auto cuda = device::create_cuda_device(0);
+  if (options.device != "cpu") {
+    auto cuda = device::create_cuda_device(0, options.cuda_libraries);
     if (cuda.ok()) return cuda;
-    base::log_info("no GPU: ", cuda.status().message());
+    if (options.device == "cuda") return cuda.status().with_context("--device cuda");
+    base::log_debug("no GPU: ", cuda.status().message());
   }
   const int most = std::max(16, 4 * static_cast<int>(std::thread::hardware_concurrency()));
   if (options.threads > most)
@@ -86,16 +91,22 @@ resolve::ModelTraits model_traits(const formats::ModelConfig& c) {
 }
 
 resolve::DeviceInfo device_traits(const Options& options, const device::DeviceInfo& info) {
+  const Defaults& defaults = defaults_for(info);
   const double fraction =
-      options.mem_fraction_static > 0 ? options.mem_fraction_static : kDefaultMemFraction;
-  return {.name = info.name,
-          .arch = attention::Arch::kCpu,
-          .bf16_products = info.isa >= device::CpuIsa::kAvx512Bf16,
-          .fast_bf16 = info.fast_bf16,
-          .kv_dtypes = {DType::kF32, DType::kBF16, DType::kF16},
-          .kv_budget = static_cast<int64_t>(fraction * static_cast<double>(info.free_memory)),
-          .kv_token_cap = kDefaultTokens,
-          .memory = info.total_memory};
+      options.mem_fraction_static > 0 ? options.mem_fraction_static : defaults.mem_fraction;
+  const bool gpu = info.kind == device::Kind::kCuda;
+  resolve::DeviceInfo device = {
+      .name = info.name,
+      .arch = arch_of(info),
+      .bf16_products = gpu || info.isa >= device::CpuIsa::kAvx512Bf16,
+      .fast_bf16 = gpu || info.fast_bf16,
+      .kv_dtypes = {DType::kF32, DType::kBF16, DType::kF16},
+      .kv_budget = static_cast<int64_t>(fraction * static_cast<double>(info.free_memory)),
+      .kv_token_cap = defaults.kv_tokens,
+      .memory = info.total_memory};
+  if (gpu)
+    for (DType fp8 : {DType::kF8E4M3, DType::kF8E5M2}) device.kv_dtypes.push_back(fp8);
+  return device;
 }
 
 std::vector<resolve::Descriptor> backend_descriptors() {

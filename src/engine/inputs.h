@@ -13,12 +13,21 @@
 
 namespace attune::engine {
 
-// Without --max-total-tokens the KV pool takes this share of the memory free at start, less the
-// weights and the scratch of a step; the rest is for the system and neighbours.
-inline constexpr double kDefaultMemFraction = 0.4;
-// And on a CPU no more tokens than this: memory that is not touched costs nothing, but a prefix
-// cache fills whatever it is given.
-inline constexpr int64_t kDefaultTokens = 131072;
+// What is taken where a setting leaves it open.
+struct Defaults {
+  // Without --max-total-tokens the KV pool takes this share of the memory free at start, less the
+  // weights and the scratch of a step; the rest is for the system and neighbours, on a GPU for the
+  // libraries' workspaces and graphs.
+  double mem_fraction;
+  // And no more tokens than this; 0: as many as fit. On a CPU memory that is not touched costs
+  // nothing, but a prefix cache fills whatever it is given.
+  int64_t kv_tokens;
+  int32_t running_requests;
+  // Prompt tokens of a step: enough for the matrix kernels to run at full speed, few enough that
+  // decoding requests see pauses of a fraction of a second (docs/performance.md).
+  int32_t chunk;
+};
+const Defaults& defaults_for(const device::DeviceInfo& info);
 
 Result<std::unique_ptr<device::Device>> create_device(const Options& options);
 // Opens and checks the files; weights are read later. Errors: invalid_argument and not_found when

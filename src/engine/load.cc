@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "engine/cuda_runner.h"
 #include "engine/inputs.h"
 
 namespace attune::engine {
@@ -10,10 +11,7 @@ namespace {
 
 using base::cat;
 
-constexpr int32_t kDefaultRunningRequests = 64;
-// Long enough for the matrix kernels to run at full speed, short enough that decoding requests see
-// pauses of a fraction of a second (docs/performance.md).
-constexpr int32_t kDefaultChunk = 256;
+constexpr int32_t kLogitRows = 64;  // of one product with the head
 constexpr int64_t kLittleRoom = 256;  // tokens
 
 Status conflicts_as_status(const resolve::Resolution& r) {
@@ -27,14 +25,16 @@ Status conflicts_as_status(const resolve::Resolution& r) {
 // Pages of the pool, the padding page included.
 Result<int32_t> pool_slots(const Options& options, const kv::KvGeometry& g,
                            const device::DeviceInfo& device, int64_t model_bytes) {
+  const Defaults& defaults = defaults_for(device);
   const double fraction =
-      options.mem_fraction_static > 0 ? options.mem_fraction_static : kDefaultMemFraction;
+      options.mem_fraction_static > 0 ? options.mem_fraction_static : defaults.mem_fraction;
   const int64_t budget =
       static_cast<int64_t>(fraction * static_cast<double>(device.free_memory)) - model_bytes;
   const int64_t fit = budget / g.page_bytes();
-  int64_t pages = options.max_total_tokens > 0
-                      ? (options.max_total_tokens + g.page_size - 1) / g.page_size
-                      : std::min(fit, (kDefaultTokens + g.page_size - 1) / g.page_size);
+  const int64_t tokens =
+      options.max_total_tokens > 0 ? options.max_total_tokens : defaults.kv_tokens;
+  int64_t pages = tokens > 0 ? (tokens + g.page_size - 1) / g.page_size : fit;
+  if (options.max_total_tokens == 0) pages = std::min(pages, fit);
   if (options.max_total_tokens > 0 && pages * g.page_bytes() > device.free_memory)
     return resource_exhausted(cat("--max-total-tokens ", options.max_total_tokens, " needs ",
                                   pages * g.page_bytes() >> 20, " MiB of KV cache, ",
@@ -73,22 +73,24 @@ Status shorten_context(const Options& options, formats::ModelConfig& config) {
 }
 
 Result<sched::SchedulerConfig> scheduler_config(const Options& options,
-                                                const formats::ModelConfig& config) {
+                                                const formats::ModelConfig& config,
+                                                const device::DeviceInfo& device) {
+  const Defaults& defaults = defaults_for(device);
   sched::SchedulerConfig sc;
   sc.vocab_size = config.vocab_size;
   sc.max_model_len = config.max_model_len;
   sc.eos_token_ids = config.eos_token_ids;
   sc.max_running_requests =
-      options.max_running_requests > 0 ? options.max_running_requests : kDefaultRunningRequests;
+      options.max_running_requests > 0 ? options.max_running_requests : defaults.running_requests;
   sc.max_queued_requests = options.max_queued_requests;
   sc.chunked_prefill_size =
-      options.chunked_prefill_size != 0 ? options.chunked_prefill_size : kDefaultChunk;
+      options.chunked_prefill_size != 0 ? options.chunked_prefill_size : defaults.chunk;
   sc.max_prefill_tokens = options.max_prefill_tokens;
   ATTUNE_ASSIGN_OR_RETURN(sc.policy, sched::parse_policy(options.schedule_policy));
   sc.conservativeness = options.schedule_conservativeness;
   sc.deterministic = options.enable_deterministic_inference;
   sc.random_seed = options.random_seed;
-  sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : ModelRunner::kInFlight;
+  sc.max_steps_in_flight = options.disable_overlap_schedule ? 1 : Runner::kInFlight;
   return sc;
 }
 
@@ -106,7 +108,23 @@ RunnerConfig runner_config(const Options& options, const formats::ModelConfig& c
   if (resolution.mla) rc.mla_policy = resolution.mla->policy;
   rc.tuning = resolution.tuning;
   rc.deterministic = options.enable_deterministic_inference;
+  rc.max_graph_size = resolution.graphs.enabled ? resolution.graphs.max_bs : 0;
   return rc;
+}
+
+Result<std::unique_ptr<Runner>> make_runner(const RunnerConfig& rc,
+                                            std::unique_ptr<model::Decoder> decoder,
+                                            LoadedEngine& e) {
+  if (e.device->info().kind == device::Kind::kCpu) {
+    ATTUNE_ASSIGN_OR_RETURN(
+        std::unique_ptr<Runner> runner,
+        ModelRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));
+    return runner;
+  }
+  ATTUNE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Runner> runner,
+      CudaRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));
+  return runner;
 }
 
 model::Decoder::Progress log_progress(const std::string& name) {
@@ -137,16 +155,21 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
-  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc, scheduler_config(options, config));
+  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc, scheduler_config(options, config, e.device->info()));
 
   RunnerConfig rc = runner_config(options, config, resolution, sc);
   e.stream = e.device->create_stream();
+  ATTUNE_RETURN_IF_ERROR(e.stream->status());
+  if (rc.tuning.pdl == attention::Toggle::kOff) e.stream->set_pdl(false);
+  const bool gpu = e.device->info().kind == device::Kind::kCuda;
   ATTUNE_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Decoder> decoder,
       model::Decoder::load(config, *e.model.weights,
                            {.act = resolution.activation_dtype,
+                            .inter = gpu ? resolution.activation_dtype : tensor::DType::kF32,
                             .deterministic = rc.deterministic,
                             .max_tokens = rc.max_tokens,
+                            .max_logit_rows = gpu ? std::max(rc.max_seqs, kLogitRows) : kLogitRows,
                             .mla_capacity = rc.mla_policy.capacity},
                            *e.device, *e.stream, ops::op_table(e.device->info()),
                            log_progress(e.model.name)));
@@ -157,8 +180,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
                           pool_slots(options, rc.geometry, e.device->info(),
                                      decoder->weight_bytes() + decoder->scratch_bytes()));
   ATTUNE_RETURN_IF_ERROR(check_room(rc, config.max_model_len));
-  ATTUNE_ASSIGN_OR_RETURN(
-      e.runner, ModelRunner::create(rc, std::move(decoder), *e.router, *e.device, *e.stream));
+  ATTUNE_ASSIGN_OR_RETURN(e.runner, make_runner(rc, std::move(decoder), e));
 
   e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size);
   if (!options.disable_radix_cache)

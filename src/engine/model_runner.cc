@@ -24,36 +24,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
   r->router_ = &router;
   r->device_ = &device;
   r->stream_ = &stream;
-  const auto limits = [&](const model::AttentionShape& shape, int64_t page_size, int32_t slots) {
-    return attention::Limits{.max_seqs = config.max_seqs,
-                             .max_tokens = config.max_tokens,
-                             .max_kv_len = config.max_model_len,
-                             .q_heads = shape.q_heads,
-                             .kv_heads = shape.kv_heads,
-                             .qk_dim = shape.qk_dim,
-                             .v_dim = shape.v_dim,
-                             .page_size = static_cast<int32_t>(page_size),
-                             .num_slots = slots,
-                             .threads = device.info().threads,
-                             .tuning = config.tuning};
-  };
-  r->plan_maker_.emplace(
-      device, limits(model::paged_shape(model), config.geometry.page_size, config.num_slots),
-      limits(model::rows_shape(model),
-             std::max<int64_t>(config.max_tokens, config.mla_policy.capacity), 1));
+  const auto limits = attention_limits(config, model, device.info().threads);
+  r->plan_maker_.emplace(device, limits[0], limits[1]);
   for (int i = 0; i < kInFlight; ++i)
     r->batches_.emplace_back(StepBatches::Config{.page_size = config.geometry.page_size,
                                                  .mla = model.has_mla(),
                                                  .mla_policy = config.mla_policy,
                                                  .deterministic = config.deterministic});
-  ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, device.allocate(r->kv_bytes(), "the KV pool"));
-  // The layers' pieces of one page lie side by side: memory is touched a page at a time, not a huge
-  // page in every layer.
-  for (int32_t i = 0; i < config.geometry.layers; ++i) {
-    char* base = r->kv_pool_.as<char>() + i * config.geometry.piece_bytes();
-    r->kv_views_.push_back(kv::make_view(config.geometry, base, config.num_slots));
-    r->kv_views_.back().page_stride = config.geometry.page_bytes();
-  }
+  ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, KvPool::create(config.geometry, config.num_slots, device));
   ATTUNE_ASSIGN_OR_RETURN(
       r->logits_,
       device.allocate(int64_t{decoder->max_logit_rows()} * model.vocab_size * 4, "logits"));
@@ -65,10 +43,6 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const RunnerConfig& con
 
 ModelRunner::~ModelRunner() {
   if (stream_) stream_->synchronize();
-}
-
-int64_t ModelRunner::kv_bytes() const {
-  return config_.geometry.page_bytes() * config_.num_slots;
 }
 
 Result<Launched> ModelRunner::launch(StepPlan plan) {
@@ -94,11 +68,7 @@ void ModelRunner::admit(const sched::Admission& a) {
   place.penalised =
       s.repetition_penalty != 1.0f || s.presence_penalty != 0 || s.frequency_penalty != 0;
   place.output_tokens = static_cast<int32_t>(a.history.size()) - a.prompt_tokens;
-  if (s.min_new_tokens > 0) {
-    place.forbidden_early = decoder_->config().eos_token_ids;
-    place.forbidden_early.insert(place.forbidden_early.end(), s.stop_token_ids.begin(),
-                                 s.stop_token_ids.end());
-  }
+  place.forbidden_early = early_stops(decoder_->config(), s);
   if (!place.penalised) return;
   for (size_t i = 0; i < a.history.size(); ++i)
     place.count(a.history[i], i >= static_cast<size_t>(a.prompt_tokens));
@@ -131,7 +101,7 @@ void ModelRunner::execute(const StepPlan& plan, StepBatches& batches, sched::Ste
                      .positions = batches.positions.data(),
                      .slot_mapping = batches.slot_mapping.data(),
                      .groups = groups,
-                     .kv = kv_views_},
+                     .kv = kv_pool_.views},
                     *stream_);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
@@ -190,7 +160,7 @@ void ModelRunner::sample_one(const StepRow& row, float* logits, ops::Sampler& sa
                                          : std::span<const TokenId>(),
                       .top_logprobs = place.sampling.top_logprobs});
   if (drawn.token < 0) {
-    out.error = "the model's logits are not finite: the weights or the KV cache hold NaN or Inf";
+    out.error = kNotFinite;
     place.last_token = 0;  // a step already planned may still read it; its result is dropped
     return;
   }
@@ -203,8 +173,7 @@ void ModelRunner::sample_one(const StepRow& row, float* logits, ops::Sampler& sa
 // Logits of position p - 1 give the log-probability of the prompt's id at p. In pieces of
 // max_logit_rows(), so that a long prompt needs no more memory than a short one.
 void ModelRunner::prompt_logprobs(const StepRow& row, int32_t first_token, sched::RowResult& out) {
-  const int32_t begin = std::max(row.prompt_logprob_start, row.start + 1);
-  const int32_t end = row.start + row.num_tokens + (row.next_token >= 0 ? 1 : 0);
+  const auto [begin, end] = prompt_range(row);
   out.prompt_logprobs_first = begin;
   const int64_t vocab = decoder_->config().vocab_size;
   const int32_t top = std::max(0, places_[row.place.value].sampling.top_logprobs);

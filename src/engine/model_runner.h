@@ -1,4 +1,4 @@
-// Runs StepPlans on a device: turns a plan into the arrays that kernels read, routes its batches to
+// Runs StepPlans on the CPU: turns a plan into the arrays that kernels read, routes its batches to
 // attention backends, launches the layers and the sampling, and fills a StepResult. It knows
 // nothing of queues, prefixes or clients. Called on the engine's thread; the work runs on the
 // device's stream.
@@ -12,6 +12,8 @@
 
 #include "attention/route.h"
 #include "device/device.h"
+#include "engine/kv_pool.h"
+#include "engine/runner.h"
 #include "engine/step_batches.h"
 #include "kv/layout/layout.h"
 #include "model/decoder.h"
@@ -19,32 +21,6 @@
 #include "sched/step_plan.h"
 
 namespace attune::engine {
-
-struct RunnerConfig {
-  kv::KvGeometry geometry;
-  int32_t num_slots = 0;   // device pages, the padding page included
-  int32_t max_seqs = 0;    // places
-  int32_t max_tokens = 0;  // of one step
-  int32_t max_model_len = 0;
-  attention::MlaPolicy mla_policy;  // of MLA models
-  attention::Tuning tuning;
-  bool deterministic = false;
-};
-
-// A launched step. `result` is complete once `event` is done.
-struct Launched {
-  std::shared_ptr<const sched::StepPlan> plan;
-  std::shared_ptr<sched::StepResult> result;
-  std::shared_ptr<device::Event> event;
-};
-
-// What the step loop asks of it. Called on the engine's thread.
-class Runner {
- public:
-  virtual ~Runner() = default;
-  // Errors are of this step: nothing of it will run.
-  virtual Result<Launched> launch(sched::StepPlan plan) = 0;
-};
 
 class ModelRunner final : public Runner {
  public:
@@ -55,12 +31,7 @@ class ModelRunner final : public Runner {
                                                      device::Stream& stream);
   ~ModelRunner() override;
 
-  // At most kInFlight steps may be launched and not done. Errors: no backend serves one of its
-  // batches, or has no memory for it. What fails while it runs is an error of its result's rows.
-  static constexpr int kInFlight = 2;
   Result<Launched> launch(sched::StepPlan plan) override;
-
-  int64_t kv_bytes() const;
 
  private:
   // What a sequence keeps on the device between steps.
@@ -91,8 +62,7 @@ class ModelRunner final : public Runner {
   attention::Router* router_ = nullptr;
   device::Device* device_ = nullptr;
   device::Stream* stream_ = nullptr;
-  device::Buffer kv_pool_;  // [slots, layers, piece]
-  std::vector<kv::PagedKvView> kv_views_;
+  KvPool kv_pool_;
   device::Buffer logits_;  // [max_logit_rows, vocab]
   std::vector<Place> places_;
   std::vector<ops::Sampler> samplers_;  // one per worker

@@ -43,6 +43,7 @@ void StepBatches::Call::clear() {
   page_slots.clear();
   kv_start.clear();
   gather.clear();
+  gather_on_device = nullptr;
   first_token = 0;
   batch = {};
 }
@@ -74,7 +75,7 @@ StepBatches::Call& StepBatches::Group::next_call() {
   return call;
 }
 
-void StepBatches::fill(const sched::StepPlan& plan) {
+void StepBatches::fill(const sched::StepPlan& plan, int32_t decode_rows) {
   ids.clear();
   positions.clear();
   slot_mapping.clear();
@@ -98,6 +99,23 @@ void StepBatches::fill(const sched::StepPlan& plan) {
     add_group(Phase::kPrefill, Path::kPaged, prefill);
   }
   add_group(Phase::kDecode, config_.mla ? Path::kAbsorbed : Path::kPaged, decode);
+  if (prefill.empty()) add_padding(decode_rows - static_cast<int32_t>(decode.size()));
+}
+
+void StepBatches::add_padding(int32_t rows) {
+  if (rows <= 0) return;
+  Group& group = groups_[0];
+  Call& call = group.calls[0];
+  for (int32_t i = 0; i < rows; ++i) {
+    ids.push_back(0);
+    positions.push_back(0);
+    slot_mapping.push_back(-1);
+    call.page_slots.push_back(kv::kPaddingSlot.value);
+    call.page_indptr.push_back(static_cast<int32_t>(call.page_slots.size()));
+    call.add_sequence(1, 1);
+  }
+  group.num_tokens += rows;
+  finish(group, call, true);
 }
 
 void StepBatches::add_group(Phase phase, Path path, const Rows& rows) {
@@ -119,7 +137,7 @@ void StepBatches::add_tokens(const StepRow& row) {
   first_token[&row - first_row_] = static_cast<int32_t>(ids.size());
   for (int32_t i = 0; i < row.num_tokens; ++i) {
     const int32_t position = row.start + i;
-    ids.push_back(row.kind == RowKind::kPrefill ? row.tokens[i] : -1);
+    ids.push_back(row.kind == RowKind::kPrefill ? row.tokens[i] : -1 - row.place.value);
     positions.push_back(position);
     slot_mapping.push_back(pool_position(row, position, config_.page_size));
   }
@@ -195,12 +213,27 @@ void StepBatches::finish(const Group& group, Call& call, bool causal) const {
   b.page_size = config_.page_size;
 }
 
+void StepBatches::stage(Staging& staging) {
+  for (size_t g = 0; g < num_groups_; ++g) {
+    for (size_t c = 0; c < groups_[g].num_calls; ++c) {
+      Call& call = groups_[g].calls[c];
+      attention::Batch::Arrays& to = call.batch.on_device;
+      to.q_indptr = staging.add(call.q_indptr);
+      to.kv_len = staging.add(call.kv_len);
+      to.kv_start = staging.add(call.kv_start);
+      to.page_indptr = staging.add(call.page_indptr);
+      call.gather_on_device = staging.add(call.gather);
+      to.page_slots = staging.add(call.page_slots);  // last: its length varies from step to step
+    }
+  }
+}
+
 // One choice for all calls of a group: what serves the new tokens serves their prefixes.
 Status StepBatches::route(attention::Router& router, PlanMaker& maker, device::Stream& stream) {
   for (size_t g = 0; g < num_groups_; ++g) {
     Group& group = groups_[g];
     ATTUNE_ASSIGN_OR_RETURN(const attention::Choice choice, router.route(group.calls[0].batch));
-    group.backend = choice.backend;
+    group.choice = choice;
     for (size_t c = 0; c < group.num_calls; ++c)
       ATTUNE_RETURN_IF_ERROR(group.calls[c].plan_for(choice, maker, stream));
   }
@@ -214,10 +247,12 @@ std::vector<model::AttentionGroup> StepBatches::plan_on(device::Stream& stream) 
     group.pieces.clear();
     for (size_t c = 0; c < group.num_calls; ++c) {
       Call& call = group.calls[c];
-      group.backend->plan_on(*call.plan, stream);
-      group.pieces.push_back({call.plan, call.first_token, call.batch.num_tokens, call.gather});
+      group.choice.backend->plan_on(*call.plan, stream);
+      const int64_t* gather = call.gather_on_device ? call.gather_on_device : call.gather.data();
+      group.pieces.push_back(
+          {call.plan, call.first_token, call.batch.num_tokens, {gather, call.gather.size()}});
     }
-    out.push_back({.backend = group.backend,
+    out.push_back({.backend = group.choice.backend,
                    .plan = group.calls[0].plan,
                    .first_token = group.first_token,
                    .num_tokens = group.num_tokens,

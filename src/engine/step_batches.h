@@ -10,6 +10,7 @@
 
 #include "attention/route.h"
 #include "device/device.h"
+#include "engine/staging.h"
 #include "model/decoder.h"
 #include "sched/step_plan.h"
 
@@ -41,14 +42,21 @@ class StepBatches {
   };
   explicit StepBatches(const Config& config) : config_(config) {}
 
-  // The arrays of a plan; decode rows' ids are -1, since only the device knows them.
-  void fill(const sched::StepPlan& plan);
+  // The arrays of a plan; a decode row's id is -1 - its place, since only the device knows the last
+  // token of that place. A step of decode rows alone is filled up to `decode_rows` of them: a row
+  // more reads the padding slot, and writes nowhere.
+  void fill(const sched::StepPlan& plan, int32_t decode_rows = 0);
+  // Puts the calls' arrays where the device reads them; between fill() and route(), and only on a
+  // device that does not read the host's.
+  void stage(Staging& staging);
   // Chooses every group's backend and plans its calls. Errors: those of Router::route and of
   // Backend::plan; the step then cannot be launched.
   Status route(attention::Router& router, PlanMaker& maker, device::Stream& stream);
 
   // The device part of the planning, on the stream's thread; then what Decoder::forward takes.
   std::vector<model::AttentionGroup> plan_on(device::Stream& stream);
+  // The backend that route() chose for the first group, and its index.
+  const attention::Choice& first_choice() const { return groups_[0].choice; }
 
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int64_t> slot_mapping;    // [tokens] slot * page_size + offset
@@ -59,7 +67,8 @@ class StepBatches {
   struct Call {
     std::vector<int32_t> q_indptr, kv_len, page_indptr, page_slots, kv_start;
     std::vector<int64_t> gather;
-    int32_t first_token = 0;  // relative to the group
+    const int64_t* gather_on_device = nullptr;  // null: `gather` itself
+    int32_t first_token = 0;                    // relative to the group
     attention::Batch batch;
     // Over pages and over rows, by the router's index; made on first use.
     std::array<std::vector<std::unique_ptr<attention::Plan>>, 2> plans;
@@ -75,7 +84,7 @@ class StepBatches {
     int32_t first_token = 0, num_tokens = 0;
     std::vector<Call> calls;  // of which the first num_calls are in use
     size_t num_calls = 0;
-    const attention::Backend* backend = nullptr;
+    attention::Choice choice;
     std::vector<model::MlaPiece> pieces;
 
     Call& next_call();
@@ -84,6 +93,7 @@ class StepBatches {
 
   void add_group(attention::Phase phase, attention::Path path, const Rows& rows);
   void add_tokens(const sched::StepRow& row);
+  void add_padding(int32_t rows);
   void add_paged_call(Group& group, const Rows& rows) const;
   void add_new_call(Group& group, const Rows& rows, bool with_prefix) const;
   void add_prefix_calls(Group& group, const Rows& rows) const;

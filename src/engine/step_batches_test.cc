@@ -76,6 +76,7 @@ class StepBatchesTest : public ::testing::Test {
   static sched::StepRow row(RowKind kind, int32_t start, int32_t num_tokens, int32_t base) {
     sched::StepRow r;
     r.kind = kind;
+    r.place = sched::SeqPlace{7};
     r.start = start;
     r.num_tokens = num_tokens;
     for (int32_t i = 0; kind == RowKind::kPrefill && i < num_tokens; ++i)
@@ -104,7 +105,7 @@ TEST_F(StepBatchesTest, AnMhaStepIsAPrefillAndADecodeBatch) {
   plan.rows = {row(RowKind::kPrefill, 3, 3, 1), row(RowKind::kPrefill, 0, 2, 2),
                row(RowKind::kDecode, 8, 1, 3)};
   const auto groups = run(batches, plan);
-  EXPECT_EQ(batches.ids, (Ints{1003, 1004, 1005, 2000, 2001, -1}));
+  EXPECT_EQ(batches.ids, (Ints{1003, 1004, 1005, 2000, 2001, -8}));
   EXPECT_EQ(batches.positions, (Ints{3, 4, 5, 0, 1, 8}));
   EXPECT_EQ(batches.slot_mapping, (std::vector<int64_t>{43, 44, 45, 80, 81, 128}));
   EXPECT_EQ(batches.first_token, (Ints{0, 3, 5}));

@@ -62,7 +62,7 @@ class Composition {
     const Limits limits = p.limits(runner_.threads());
     auto workspace = runner_.device().allocate(choice->backend->workspace_bytes(limits), "a test");
     const auto plan = choice->backend->make_plan(limits, workspace->data());
-    const Status planned = choice->backend->plan(p.batch(phase), *plan);
+    const Status planned = choice->backend->plan(p.batch(phase), *plan, runner_.stream());
     EXPECT_TRUE(planned.ok()) << planned.message();
     Output o;
     o.out.resize(size_t(p.tokens()) * shape_.q_heads * shape_.v_dim);

@@ -42,6 +42,13 @@ class CudaDevice final : public Device {
     return Buffer(p, bytes, [](void* q) { log_failure(cudaFreeHost(q), "cudaFreeHost"); });
   }
 
+  int64_t free_memory() const override {
+    size_t free = 0, total = 0;
+    if (cudaSetDevice(info_.index) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess)
+      return 0;
+    return static_cast<int64_t>(free);
+  }
+
   std::unique_ptr<Stream> create_stream() override {
     return std::make_unique<CudaStream>(info_.index, info_.sm >= 90);
   }

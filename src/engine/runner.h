@@ -1,0 +1,70 @@
+// What runs StepPlans, as the step loop sees it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/route.h"
+#include "device/device.h"
+#include "kv/layout/layout.h"
+#include "model/decoder.h"
+#include "sched/step_plan.h"
+
+namespace attune::engine {
+
+struct RunnerConfig {
+  kv::KvGeometry geometry;
+  int32_t num_slots = 0;   // device pages, the padding page included
+  int32_t max_seqs = 0;    // places
+  int32_t max_tokens = 0;  // of one step
+  int32_t max_model_len = 0;
+  attention::MlaPolicy mla_policy;  // of MLA models
+  attention::Tuning tuning;
+  bool deterministic = false;
+  int32_t max_graph_size = 0;  // GPU: decode sequences of the largest CUDA graph; 0: none
+};
+
+// A launched step. `result` is complete once `event` is done.
+struct Launched {
+  std::shared_ptr<const sched::StepPlan> plan;
+  std::shared_ptr<sched::StepResult> result;
+  std::shared_ptr<device::Event> event;
+};
+
+// What the step loop asks of it. Called on the engine's thread.
+class Runner {
+ public:
+  static constexpr int kInFlight = 2;
+  virtual ~Runner() = default;
+  // At most kInFlight steps may be launched and not done. Errors are of this step, nothing of which
+  // will run: no backend serves one of its batches, or has no memory for it. What fails while it
+  // runs is an error of its result's rows.
+  virtual Result<Launched> launch(sched::StepPlan plan) = 0;
+};
+
+// Ids that a request cannot draw before its min_new_tokens: the model's ends and its own stops.
+inline std::vector<TokenId> early_stops(const formats::ModelConfig& model,
+                                        const SamplingParams& sampling) {
+  if (sampling.min_new_tokens <= 0) return {};
+  std::vector<TokenId> ids = model.eos_token_ids;
+  ids.insert(ids.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+  return ids;
+}
+// Of a step, over pages and over rows (MLA's).
+std::array<attention::Limits, 2> attention_limits(const RunnerConfig& config,
+                                                  const formats::ModelConfig& model, int threads);
+// Positions of the prompt whose ids' log-probabilities a row gives (StepRow::prompt_logprob_start).
+struct PromptRange {
+  int32_t begin = 0, end = 0;
+};
+inline PromptRange prompt_range(const sched::StepRow& row) {
+  return {std::max(row.prompt_logprob_start, row.start + 1),
+          row.start + row.num_tokens + (row.next_token >= 0 ? 1 : 0)};
+}
+inline constexpr char kNotFinite[] =
+    "the model's logits are not finite: the weights or the KV cache hold NaN or Inf";
+
+}  // namespace attune::engine
