@@ -1,9 +1,14 @@
 // Weights made up for tests and benchmarks: right in shape and scale, without a checkpoint.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <new>
+#include <thread>
+#include <unordered_map>
+#include <vector>
 
 #include "formats/weight_source.h"
 #include "tensor/half.h"
@@ -29,16 +34,33 @@ uint64_t fnv1a(std::string_view s) {
   return hash;
 }
 
+// fn(begin, end) over [0, count), on several threads where that is worth it; parts begin at even
+// elements.
+template <typename Fn>
+void in_parts(int64_t count, Fn fn) {
+  constexpr int64_t kPart = 4 << 20;
+  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const int64_t parts = std::clamp<int64_t>(count / kPart, 1, cores);
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < parts; ++i)
+    others.emplace_back([=] { fn(count * i / parts / 2 * 2, count * (i + 1) / parts / 2 * 2); });
+  fn(int64_t{0}, parts == 1 ? count : count / parts / 2 * 2);
+  for (std::thread& thread : others) thread.join();
+  if (parts > 1 && count % 2 == 1) fn(count - 1, count);
+}
+
 template <typename T, typename Narrow>
 void fill_as(void* data, int64_t count, uint64_t seed, float scale, Narrow narrow) {
   T* out = static_cast<T*>(data);
-  for (int64_t i = 0; i < count; i += 2) {
-    // Two draws of 24 bits, uniform in [-1, 1).
-    const uint64_t bits = mix(seed + uint64_t(i) * 0x9e3779b97f4a7c15u);
-    out[i] = narrow(float(int32_t(bits >> 40) - (1 << 23)) * 0x1p-23f * scale);
-    if (i + 1 < count)
-      out[i + 1] = narrow(float(int32_t(bits & 0xffffff) - (1 << 23)) * 0x1p-23f * scale);
-  }
+  in_parts(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += 2) {
+      // Two draws of 24 bits, uniform in [-1, 1).
+      const uint64_t bits = mix(seed + uint64_t(i) * 0x9e3779b97f4a7c15u);
+      out[i] = narrow(float(int32_t(bits >> 40) - (1 << 23)) * 0x1p-23f * scale);
+      if (i + 1 < end)
+        out[i + 1] = narrow(float(int32_t(bits & 0xffffff) - (1 << 23)) * 0x1p-23f * scale);
+    }
+  });
 }
 
 void fill(const TensorView& view, uint64_t seed, float scale) {
@@ -67,52 +89,62 @@ struct Free {
   void operator()(std::byte* p) const { std::free(p); }
 };
 
+// A tensor is made when it is asked for, and gone when it was dropped: a model larger than this
+// machine's memory can be loaded into a GPU's.
 class DummyWeights final : public WeightSource {
  public:
-  // REQUIRES: `bytes` is the sum of all tensors, each rounded up to kAlign.
-  Status allocate(std::span<const TensorSpec> specs, DType dtype, int64_t bytes) {
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, size_t(bytes))));
-    if (memory_ == nullptr)
-      return resource_exhausted("cannot allocate " + std::to_string(bytes) +
-                                " bytes for dummy weights");
-    std::byte* next = memory_.get();
+  DummyWeights(std::span<const TensorSpec> specs, const ModelConfig& config, uint64_t seed)
+      : seed_(seed), deviation_(config.initializer_range) {
     for (const TensorSpec& spec : specs) {
       if (spec.optional) continue;
-      const TensorView view{next, dtype, spec.shape};
-      index_.emplace(spec.name, view);
+      const TensorView view{nullptr, config.dtype, spec.shape};
       bytes_ += view.bytes();
-      next += (view.bytes() + int64_t(kAlign) - 1) / int64_t(kAlign) * int64_t(kAlign);
-    }
-    return {};
-  }
-
-  void fill_all(uint64_t seed, double deviation) const {
-    // A uniform distribution over [-a, a) has the deviation a / sqrt(3).
-    const float scale = float(deviation * std::sqrt(3.0));
-    for (const auto& [name, view] : index_) {
-      if (name.ends_with("norm.weight"))
-        fill_ones(view);
-      else
-        fill(view, mix(seed ^ fnv1a(name)), scale);
+      tensors_.emplace(spec.name, Tensor{view, nullptr});
     }
   }
 
   std::optional<TensorView> find(std::string_view name) const override {
-    const auto it = index_.find(name);
-    return it == index_.end() ? std::nullopt : std::optional(it->second);
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return std::nullopt;
+    Tensor& tensor = it->second;
+    if (tensor.memory) return tensor.view;
+    const auto size = static_cast<size_t>(tensor.view.bytes());
+    tensor.memory.reset(static_cast<std::byte*>(
+        std::aligned_alloc(kAlign, std::max(kAlign, (size + kAlign - 1) / kAlign * kAlign))));
+    if (!tensor.memory) throw std::bad_alloc();
+    tensor.view.data = tensor.memory.get();
+    made_.emplace(tensor.view.data, &tensor);
+    // A uniform distribution over [-a, a) has the deviation a / sqrt(3).
+    if (name.ends_with("norm.weight"))
+      fill_ones(tensor.view);
+    else
+      fill(tensor.view, mix(seed_ ^ fnv1a(name)), float(deviation_ * std::sqrt(3.0)));
+    return tensor.view;
   }
   std::vector<std::string> names() const override {
     std::vector<std::string> out;
-    for (const auto& [name, view] : index_) out.push_back(name);
+    for (const auto& [name, tensor] : tensors_) out.push_back(name);
     return out;
   }
   int64_t bytes() const override { return bytes_; }
-  void drop(const TensorView&) const override {}  // nothing could bring it back
+  void drop(const TensorView& view) const override {
+    const auto it = made_.find(view.data);
+    if (it == made_.end()) return;
+    it->second->memory.reset();
+    made_.erase(it);
+  }
   Status check_intact() const override { return {}; }
 
  private:
-  std::unique_ptr<std::byte[], Free> memory_;
-  std::map<std::string, TensorView, std::less<>> index_;
+  struct Tensor {
+    TensorView view;
+    std::unique_ptr<std::byte[], Free> memory;
+  };
+
+  const uint64_t seed_;
+  const double deviation_;
+  mutable std::map<std::string, Tensor, std::less<>> tensors_;
+  mutable std::unordered_map<const void*, Tensor*> made_;  // by where its values lie
   int64_t bytes_ = 0;
 };
 
@@ -124,20 +156,15 @@ Result<std::unique_ptr<WeightSource>> dummy_weights(std::span<const TensorSpec> 
   if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)
     return unsupported(std::string("dummy weights of ") + tensor::dtype_name(dtype) +
                        "; supported: float32, float16, bfloat16");
-  // A config's bounds keep each tensor and their sum below 2^63.
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of the largest tensor; a config's bounds keep each below 2^63
   for (const TensorSpec& spec : specs)
     if (!spec.optional)
-      bytes += (tensor::dtype_bytes(dtype, spec.shape.elems()) + int64_t(kAlign) - 1) /
-               int64_t(kAlign) * int64_t(kAlign);
+      bytes = std::max(bytes, tensor::dtype_bytes(dtype, spec.shape.elems()));
   const int64_t machine = int64_t(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   if (bytes > machine)
-    return resource_exhausted("dummy weights need " + std::to_string(bytes) +
+    return resource_exhausted("the largest dummy weight needs " + std::to_string(bytes) +
                               " bytes, this machine has " + std::to_string(machine));
-  auto weights = std::make_unique<DummyWeights>();
-  ATTUNE_RETURN_IF_ERROR(weights->allocate(specs, dtype, bytes));
-  weights->fill_all(seed, config.initializer_range);
-  return std::unique_ptr<WeightSource>(std::move(weights));
+  return std::unique_ptr<WeightSource>(std::make_unique<DummyWeights>(specs, config, seed));
 }
 
 }  // namespace attune::formats
