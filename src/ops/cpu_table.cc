@@ -25,6 +25,7 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
       .moe_sort = cpu::moe_sort,
       .copy_rows = cpu::copy_rows,
       .moe_combine = cpu::moe_combine,
+      .bulk_read = cpu::bulk_read,
   };
 }
 

@@ -23,6 +23,7 @@ const OpTable* cuda_ops() {
       .moe_sort = cuda::moe_sort,
       .copy_rows = cuda::copy_rows,
       .moe_combine = cuda::moe_combine,
+      .bulk_read = cuda::bulk_read,
   };
   return &kTable;
 }

@@ -222,6 +222,15 @@ struct MoeCombineParams {
   int64_t ldo;
 };
 
+// Reads `bytes` bytes (a multiple of 16384) at the rate that the memory allows, and does nothing
+// with them: what memory-bound kernels are measured against.
+struct BulkReadParams {
+  const void* data;
+  int64_t bytes;
+  uint64_t unlikely;  // written nowhere but if some word's sum is this: keeps the loads alive
+  uint64_t* sink;     // [1]
+};
+
 struct OpTable {
   void (*embed)(const EmbedParams&, Stream&);
   void (*rms_norm)(const RmsNormParams&, Stream&);
@@ -242,6 +251,7 @@ struct OpTable {
   void (*moe_sort)(const MoeSortParams&, Stream&);
   void (*copy_rows)(const CopyRowsParams&, Stream&);
   void (*moe_combine)(const MoeCombineParams&, Stream&);
+  void (*bulk_read)(const BulkReadParams&, Stream&);
 };
 
 // The table of a device; valid for the process's life. Filled in ops/cpu_table.cc and
