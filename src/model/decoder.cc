@@ -84,6 +84,7 @@ void Decoder::forward(const ForwardInput& in, device::Stream& stream) {
   context_.ops->embed({.ids = in.ids,
                        .tokens = in.num_tokens,
                        .table = embedding_.data(),
+                       .vocab = c.vocab_size,
                        .table_dtype = embedding_dtype_,
                        .hidden = c.hidden_size,
                        .scale = 1.0f,

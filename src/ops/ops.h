@@ -16,11 +16,12 @@ using tensor::DType;
 
 struct PackedWeight;  // ops/gemm/gemm.h
 
-// x[t, :] = table[ids[t], :], in float32.
+// x[t, :] = table[ids[t], :], in float32; zeros for an id outside of [0, vocab).
 struct EmbedParams {
   const int32_t* ids;  // [tokens]
   int32_t tokens;
-  const void* table;  // [vocab, hidden], row-major, any dtype of tensor/dtype.h
+  const void* table;  // [vocab, hidden], row-major, any float or quantised dtype
+  int32_t vocab;
   DType table_dtype;
   int32_t hidden;
   float scale;  // 1, or a family's embedding multiplier
@@ -73,12 +74,14 @@ struct RopeAppendParams {
   // nowhere.
   const int64_t* slot_mapping;  // [tokens]
   void* kv_base;                // one layer's pages: kv/layout/layout.h
-  DType kv_dtype;
+  DType kv_dtype;        // float32, float16, bfloat16; fp8: too large becomes the largest finite
   int64_t page_stride;   // bytes from one page to the next
   int64_t head_stride;   // bytes, inside K or V of a page
   int64_t token_stride;  // bytes, inside K or V of a page
   int64_t v_offset;      // bytes from a page's K to its V
   int32_t page_size;
+  // What is stored is k / k_scale and v / v_scale; readers multiply.
+  float k_scale = 1, v_scale = 1;
 };
 
 // x = cap * tanh(x / cap).
@@ -112,9 +115,10 @@ struct LatentAppendParams {
   float norm_eps;
   const int64_t* slot_mapping;  // [tokens], see RopeAppendParams
   void* kv_base;
-  DType kv_dtype;
+  DType kv_dtype;                     // see RopeAppendParams
   int64_t page_stride, token_stride;  // bytes
   int32_t page_size;
+  float kv_scale = 1;  // what is stored is divided by it
 };
 
 // Those rows out of the pages: the latents for the up-projection, and the rotated key as the tail
@@ -126,10 +130,11 @@ struct LatentGatherParams {
   DType kv_dtype;
   int64_t page_stride, token_stride;  // bytes
   int32_t page_size;
-  void* latents;  // [rows, latent_dim]
-  DType latent_dtype;
-  float* rope;  // (row, head, i) at row * rope_row_stride + head * rope_head_stride + i
+  void* latents;       // [rows, latent_dim]
+  DType latent_dtype;  // float32, float16 or bfloat16
+  float* rope;         // (row, head, i) at row * rope_row_stride + head * rope_head_stride + i
   int64_t rope_row_stride, rope_head_stride;
+  float kv_scale = 1;  // what was stored is multiplied by it
 };
 
 // out = x in another type, row by row.

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "formats/dequant.h"
+#include "ops/embed/random_table.h"
 #include "ops/ops.h"
 #include "ops/test_stream.h"
 #include "tensor/half.h"
@@ -20,31 +21,10 @@ namespace {
 
 class EmbedTypes : public ::testing::TestWithParam<DType> {};
 
-// Random bytes, with every 16-bit float of a block's head made finite.
-std::vector<uint8_t> random_table(DType dtype, int64_t elems) {
-  const tensor::DTypeInfo& info = tensor::dtype_info(dtype);
-  std::vector<uint8_t> bytes(tensor::dtype_bytes(dtype, elems));
-  std::mt19937 rng(7);
-  for (uint8_t& b : bytes) b = uint8_t(rng());
-  if (dtype == DType::kF32) {
-    const auto values = test::random_floats(elems, 8);
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-  }
-  for (size_t at = 0; at < bytes.size(); at += info.block_bytes) {
-    const int heads[2] = {dtype == DType::kQ6_K ? 208 : 0, 2};
-    const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
-                     dtype == DType::kQ5_K;
-    if (!info.quantized && info.block_bytes != 2) break;
-    for (int i = 0; i < (two ? 2 : 1); ++i)
-      bytes[at + heads[i] + 1] = uint8_t((bytes[at + heads[i] + 1] & 0xbf) | 0x20);
-  }
-  return bytes;
-}
-
 TEST_P(EmbedTypes, RowsAreBitEqualToTheOracle) {
   const DType dtype = GetParam();
   const int vocab = 9, hidden = 512, tokens = 200;
-  const auto table = random_table(dtype, vocab * hidden);
+  const auto table = test::random_table(dtype, vocab * hidden);
   std::vector<float> want(vocab * hidden);
   ASSERT_TRUE(formats::dequantize(dtype, table.data(), want).ok());
   std::vector<int32_t> ids(tokens);
@@ -53,7 +33,7 @@ TEST_P(EmbedTypes, RowsAreBitEqualToTheOracle) {
   for (float scale : {1.0f, 2.5f}) {
     std::vector<float> out(tokens * hidden);
     s.run(cpu_ops(device::CpuIsa::kAvx2).embed,
-          EmbedParams{ids.data(), tokens, table.data(), dtype, hidden, scale, out.data()});
+          EmbedParams{ids.data(), tokens, table.data(), vocab, dtype, hidden, scale, out.data()});
     for (int t = 0; t < tokens; ++t)
       for (int i = 0; i < hidden; ++i)
         ASSERT_EQ(out[t * hidden + i], want[ids[t] * hidden + i] * scale) << t << " " << i;

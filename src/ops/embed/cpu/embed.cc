@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops/cpu_kernels.h"
 #include "ops/embed/cpu/dequant_row.h"
 
@@ -9,6 +11,10 @@ void embed(const EmbedParams& p, Stream& stream) {
   for_rows(stream, p.tokens, int64_t{p.hidden} * 8, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       float* out = p.out + t * p.hidden;
+      if (p.ids[t] < 0 || p.ids[t] >= p.vocab) {
+        std::fill_n(out, p.hidden, 0.0f);
+        continue;
+      }
       dequant_row(p.table_dtype, table + p.ids[t] * table_row_bytes, p.hidden, out);
       if (p.scale == 1.0f) continue;
       for (int32_t i = 0; i < p.hidden; ++i) out[i] *= p.scale;

@@ -28,12 +28,13 @@ void append_token(const LatentAppendParams& p, int64_t t) {
   for (int32_t at = 0; at < p.latent_dim; at += kPiece) {
     const int32_t n = p.latent_dim - at < kPiece ? p.latent_dim - at : kPiece;
     float normed[kPiece];
-    for (int32_t i = 0; i < n; ++i) normed[i] = x[at + i] * inv * p.norm[at + i];
+    for (int32_t i = 0; i < n; ++i) normed[i] = x[at + i] * inv * p.norm[at + i] / p.kv_scale;
     convert_row(normed, n, p.kv_dtype, to + at * elem);
   }
   const int32_t half = p.rot_dim / 2;
   float rotated[kMaxRotDim];
   rotate_pairs(x + p.latent_dim, p.cos + t * half, p.sin + t * half, half, p.style, rotated);
+  for (int32_t i = 0; i < p.rot_dim; ++i) rotated[i] /= p.kv_scale;
   convert_row(rotated, p.rot_dim, p.kv_dtype, to + p.latent_dim * elem);
 }
 
@@ -47,17 +48,19 @@ void gather_row(const LatentGatherParams& p, int64_t r) {
   } else {
     const char* from = row_of(const_cast<void*>(p.kv_base), p.positions[r], p.page_size,
                               p.page_stride, p.token_stride);
-    if (p.latent_dtype == p.kv_dtype) {
+    if (p.latent_dtype == p.kv_dtype && p.kv_scale == 1) {
       std::memcpy(latent, from, static_cast<size_t>(out_bytes));
     } else {
       for (int32_t at = 0; at < p.latent_dim; at += kPiece) {
         const int32_t n = p.latent_dim - at < kPiece ? p.latent_dim - at : kPiece;
         float wide[kPiece];
         widen_row(from + at * elem, p.kv_dtype, n, wide);
+        for (int32_t i = 0; i < n; ++i) wide[i] *= p.kv_scale;
         convert_row(wide, n, p.latent_dtype, latent + tensor::dtype_bytes(p.latent_dtype, at));
       }
     }
     widen_row(from + p.latent_dim * elem, p.kv_dtype, p.rot_dim, rope);
+    for (int32_t i = 0; i < p.rot_dim; ++i) rope[i] *= p.kv_scale;
   }
   for (int32_t h = 0; h < p.heads; ++h)
     std::memcpy(p.rope + r * p.rope_row_stride + h * p.rope_head_stride, rope,

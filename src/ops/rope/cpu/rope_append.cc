@@ -23,6 +23,11 @@ void rotate(const float* __restrict x, const float* __restrict cos, const float*
     std::memcpy(y + p.rot_dim, x + p.rot_dim, size_t(p.head_dim - p.rot_dim) * 4);
 }
 
+// y = x / scale; in place where y is x.
+void divide(const float* x, float scale, int n, float* y) {
+  for (int i = 0; i < n; ++i) y[i] = x[i] / scale;
+}
+
 void append_token(const RopeAppendParams& p, int64_t t) {
   const int d = p.head_dim, half = p.rot_dim / 2;
   const float* cos = p.cos + t * half;
@@ -39,11 +44,17 @@ void append_token(const RopeAppendParams& p, int64_t t) {
   const int64_t slot = p.slot_mapping[t] / p.page_size, offset = p.slot_mapping[t] % p.page_size;
   char* k_to = static_cast<char*>(p.kv_base) + slot * p.page_stride + offset * p.token_stride;
   char* v_to = k_to + p.v_offset;
-  float k[kMaxHeadDim];
+  float k[kMaxHeadDim], scaled[kMaxHeadDim];
   for (int h = 0; h < p.kv_heads; ++h, x += d) {
     norm_and_rotate(p.k_norm, k);
+    const float* v = x + int64_t{p.kv_heads} * d;
+    if (p.k_scale != 1) divide(k, p.k_scale, d, k);
+    if (p.v_scale != 1) {
+      divide(v, p.v_scale, d, scaled);
+      v = scaled;
+    }
     convert_row(k, d, p.kv_dtype, k_to + h * p.head_stride);
-    convert_row(x + int64_t{p.kv_heads} * d, d, p.kv_dtype, v_to + h * p.head_stride);
+    convert_row(v, d, p.kv_dtype, v_to + h * p.head_stride);
   }
 }
 

@@ -1,0 +1,38 @@
+#include "ops/cuda_kernels.h"
+#include "ops/kernel_util.cuh"
+
+namespace attune::ops::cuda {
+namespace {
+
+constexpr uint32_t kThreads = 256;
+
+// A thread reads and writes one pair, so that out may be x.
+__global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
+  pdl_wait();
+  pdl_trigger();
+  const int32_t half = p.rot_dim / 2;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int32_t i = static_cast<int32_t>(index % half);
+  const int32_t head = static_cast<int32_t>(index / half % p.heads);
+  const int64_t token = index / half / p.heads;
+  if (token >= p.tokens) return;
+  const float* x = p.x + token * p.ldx + head * p.head_stride;
+  float* out = p.out + token * p.ldo + head * p.out_head_stride;
+  const float cos = p.cos[token * half + i], sin = p.sin[token * half + i];
+  const bool halves = p.style == RopeStyle::kHalf;
+  const int32_t first = halves ? i : 2 * i, second = halves ? i + half : 2 * i + 1;
+  const float a = x[first], b = x[second];
+  out[first] = a * cos - b * sin;
+  out[second] = b * cos + a * sin;
+}
+
+}  // namespace
+
+void rope(const RopeParams& p, Stream& stream) {
+  const int64_t pairs = int64_t{p.tokens} * p.heads * (p.rot_dim / 2);
+  if (pairs == 0) return;
+  launch_kernel(stream, "rope", blocks_for(pairs, kThreads),
+                {{"tokens", p.tokens}, {"heads", p.heads}, {"rot_dim", p.rot_dim}}, rope_kernel, p);
+}
+
+}  // namespace attune::ops::cuda
