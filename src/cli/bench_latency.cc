@@ -1,27 +1,11 @@
 // attune bench latency: the engine in process.
-#include <charconv>
 #include <cstdio>
 
-#include "base/log.h"
 #include "bench/latency.h"
 #include "cli/bench.h"
 
 namespace attune::cli {
 namespace {
-
-Result<std::vector<int32_t>> parse_batch_sizes(const std::vector<std::string>& texts) {
-  std::vector<int32_t> sizes;
-  for (const std::string& text : texts) {
-    int32_t size = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1) {
-      return invalid_argument(
-          base::cat("--batch-sizes: '", text, "' is not a whole number 1 or more"));
-    }
-    sizes.push_back(size);
-  }
-  return sizes;
-}
 
 Status latency(const Invocation& call, const bench::LatencyConfig& config) {
   ATTUNE_ASSIGN_OR_RETURN(auto engine, Engine::create(call.settings.options()));
@@ -57,7 +41,7 @@ int run_bench_latency(const Args& args) {
                     false,
                     shows};
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
-  auto sizes = parse_batch_sizes(batch_sizes);
+  auto sizes = parse_counts("--batch-sizes", batch_sizes);
   if (!sizes.ok()) return report(sizes.status(), call.json);
   config.batch_sizes = *sizes;
   return report(latency(call, config), call.json);

@@ -26,7 +26,8 @@ std::vector<int32_t> sizes_up_to(int32_t most) {
 // Bytes of all arrays that a step can have.
 int64_t staging_bytes(const RunnerConfig& c, const formats::ModelConfig& model) {
   const auto bytes = [](int64_t count, int64_t elem) { return Staging::bytes_of(count, elem); };
-  const int64_t pages = (int64_t{c.max_model_len} + c.geometry.page_size - 1) / c.geometry.page_size;
+  const int64_t pages =
+      (int64_t{c.max_model_len} + c.geometry.page_size - 1) / c.geometry.page_size;
   const int64_t tokens = 2 * bytes(c.max_tokens, 4) + bytes(c.max_tokens, 8);
   const int64_t draws = 3 * bytes(c.max_seqs, 4);
   const int64_t prompt = 2 * bytes(c.max_tokens, 4);
@@ -66,8 +67,8 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::create(const RunnerConfig& confi
   ATTUNE_ASSIGN_OR_RETURN(r->kv_pool_, KvPool::create(config.geometry, config.num_slots, device));
   ATTUNE_ASSIGN_OR_RETURN(r->logits_,
                           device.allocate(int64_t{rows} * model.vocab_size * 4, "logits"));
-  ATTUNE_ASSIGN_OR_RETURN(r->prompt_rows_, device.allocate(int64_t{rows} * sizeof(SampledRow),
-                                                           "log-probabilities"));
+  ATTUNE_ASSIGN_OR_RETURN(r->prompt_rows_,
+                          device.allocate(int64_t{rows} * sizeof(SampledRow), "log-probabilities"));
   ATTUNE_ASSIGN_OR_RETURN(
       r->sampler_,
       ops::create_device_sampler(
@@ -75,8 +76,8 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::create(const RunnerConfig& confi
   ATTUNE_ASSIGN_OR_RETURN(r->staging_,
                           Staging::create(device, staging_bytes(config, model), kInFlight));
   for (Lane& lane : r->lanes_) {
-    ATTUNE_ASSIGN_OR_RETURN(lane.sampled, device.allocate_pinned(
-                                              int64_t{rows} * sizeof(SampledRow), "sampled tokens"));
+    ATTUNE_ASSIGN_OR_RETURN(
+        lane.sampled, device.allocate_pinned(int64_t{rows} * sizeof(SampledRow), "sampled tokens"));
   }
   r->places_.resize(config.max_seqs);
   r->decoder_ = std::move(decoder);
@@ -119,8 +120,8 @@ Result<Launched> CudaRunner::launch(StepPlan plan) {
 // What a place has no room for is told by its rows, and spoils no other's step.
 void CudaRunner::admit(const sched::Admission& a) {
   const std::vector<TokenId> early = early_stops(decoder_->config(), a.sampling);
-  const Status status = sampler_->admit(a.place.value, a.sampling, early, a.history, a.prompt_tokens,
-                                  *stream_);
+  const Status status =
+      sampler_->admit(a.place.value, a.sampling, early, a.history, a.prompt_tokens, *stream_);
   places_[a.place.value] = {a.sampling.top_logprobs, status.message()};
 }
 

@@ -24,8 +24,7 @@ class CudaRunner final : public Runner {
   static Result<std::unique_ptr<CudaRunner>> create(const RunnerConfig& config,
                                                     std::unique_ptr<model::Decoder> decoder,
                                                     attention::Router& router,
-                                                    device::Device& device,
-                                                    device::Stream& stream);
+                                                    device::Device& device, device::Stream& stream);
   ~CudaRunner() override;
   Result<Launched> launch(sched::StepPlan plan) override;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "attention/arch.h"
 #include "attention/registry.h"
 #include "base/log.h"
 #include "model/family.h"
@@ -25,15 +26,6 @@ constexpr Unbuilt kUnbuilt[] = {
     {"--speculative-eagle-topk", [](const Options& o) { return o.speculative_eagle_topk > 1; },
      "it comes with the drafters"},
 };
-
-attention::Arch arch_of(const device::DeviceInfo& info) {
-  using attention::Arch;
-  if (info.kind == device::Kind::kCpu) return Arch::kCpu;
-  return info.sm >= 100  ? Arch::kSm100
-         : info.sm >= 90 ? Arch::kSm90
-         : info.sm >= 89 ? Arch::kSm89
-                         : Arch::kSm80;
-}
 
 }  // namespace
 
@@ -97,7 +89,7 @@ resolve::DeviceInfo device_traits(const Options& options, const device::DeviceIn
   const bool gpu = info.kind == device::Kind::kCuda;
   resolve::DeviceInfo device = {
       .name = info.name,
-      .arch = arch_of(info),
+      .arch = attention::arch_of(info),
       .bf16_products = gpu || info.isa >= device::CpuIsa::kAvx512Bf16,
       .fast_bf16 = gpu || info.fast_bf16,
       .kv_dtypes = {DType::kF32, DType::kBF16, DType::kF16},

@@ -11,7 +11,7 @@ namespace {
 
 using base::cat;
 
-constexpr int32_t kLogitRows = 64;  // of one product with the head
+constexpr int32_t kLogitRows = 64;    // of one product with the head
 constexpr int64_t kLittleRoom = 256;  // tokens
 
 Status conflicts_as_status(const resolve::Resolution& r) {
@@ -155,7 +155,8 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
-  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc, scheduler_config(options, config, e.device->info()));
+  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc,
+                          scheduler_config(options, config, e.device->info()));
 
   RunnerConfig rc = runner_config(options, config, resolution, sc);
   e.stream = e.device->create_stream();

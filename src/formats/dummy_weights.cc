@@ -158,8 +158,7 @@ Result<std::unique_ptr<WeightSource>> dummy_weights(std::span<const TensorSpec> 
                        "; supported: float32, float16, bfloat16");
   int64_t bytes = 0;  // of the largest tensor; a config's bounds keep each below 2^63
   for (const TensorSpec& spec : specs)
-    if (!spec.optional)
-      bytes = std::max(bytes, tensor::dtype_bytes(dtype, spec.shape.elems()));
+    if (!spec.optional) bytes = std::max(bytes, tensor::dtype_bytes(dtype, spec.shape.elems()));
   const int64_t machine = int64_t(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   if (bytes > machine)
     return resource_exhausted("the largest dummy weight needs " + std::to_string(bytes) +

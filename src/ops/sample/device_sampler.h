@@ -40,7 +40,8 @@ class DeviceSampler {
   // ids[i] < 0 becomes the last token of place -1 - ids[i]. May be captured, as may sample().
   virtual void fill_ids(int32_t* ids, int32_t count, device::Stream& stream) = 0;
   // Draws the next token of row i's place, places[i], which will be at positions[i]; place -1: a
-  // row that only fills the batch up. All arrays are the device's. Overwrites the logits [n, vocab].
+  // row that only fills the batch up. All arrays are the device's. Overwrites the logits [n,
+  // vocab].
   virtual void sample(const int32_t* places, const int32_t* positions, float* logits, int32_t n,
                       device::Stream& stream) = 0;
   // Of the rows of the last sample(), on the device. [max_rows]

@@ -103,7 +103,8 @@ void bulk_read(const BulkReadParams& p, Stream& stream) {
   if (major >= 9) {
     constexpr uint32_t kShared = kStages * kStageBytes;
     cudaFuncSetAttribute(bulk_copies, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    device::launch_kernel(stream, "bulk_read", {.grid = blocks, .block = 32, .shared_bytes = kShared},
+    device::launch_kernel(stream, "bulk_read",
+                          {.grid = blocks, .block = 32, .shared_bytes = kShared},
                           {{"bytes", p.bytes}}, bulk_copies, p);
   } else {
     device::launch_kernel(stream, "bulk_read", {.grid = 2 * blocks, .block = kLoadThreads},
