@@ -1,10 +1,17 @@
-// In place of cuda_table.cc in a build without CUDA.
+// In place of cuda_table.cc and the folders cuda/ in a build without CUDA.
 #include "ops/cuda_table.h"
+#include "ops/gemm/gemm.h"
 
 namespace attune::ops {
 
 const OpTable* cuda_ops() {
   return nullptr;
+}
+
+Result<PackedWeight> cuda::pack_weight(const std::vector<tensor::TensorView>& /*parts*/,
+                                       tensor::DType /*act*/, device::Device& /*device*/,
+                                       device::Stream& /*stream*/) {
+  return unsupported("pack_weight: this build has no CUDA");
 }
 
 }  // namespace attune::ops
