@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attune/status.h"
@@ -10,6 +11,10 @@
 
 namespace attune::ops {
 
+namespace gemm {
+class CudaContext;  // gemm/cuda/context.h
+}
+
 // Opaque to all but the gemm kernels. [n, k] = [outputs, inputs].
 struct PackedWeight {
   int32_t n = 0, k = 0;
@@ -17,7 +22,8 @@ struct PackedWeight {
   tensor::DType act = tensor::DType::kF32;     // the activation type it was packed for
   int32_t layout = 0;                          // the gemm kernels' own tag
   device::Buffer data;
-  int64_t aux_offset = 0;  // bytes into data where scales begin, if apart
+  int64_t aux_offset = 0;                   // bytes into data where scales begin, if apart
+  std::shared_ptr<gemm::CudaContext> cuda;  // what the products of a GPU share; null on the CPU
   int64_t bytes() const { return data.bytes(); }
 };
 
@@ -28,5 +34,15 @@ struct PackedWeight {
 // (shapes, types), resource_exhausted.
 Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
                                  device::Device& device, device::Stream& stream);
+
+// The same for each kind of device; a build without CUDA refuses the second.
+namespace cpu {
+Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
+                                 device::Device& device, device::Stream& stream);
+}
+namespace cuda {
+Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
+                                 device::Device& device, device::Stream& stream);
+}
 
 }  // namespace attune::ops

@@ -358,8 +358,9 @@ Result<int64_t> check_parts(const std::vector<tensor::TensorView>& parts, Layout
 }  // namespace
 }  // namespace gemm
 
-Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
-                                 device::Device& device, device::Stream& stream) {
+Result<PackedWeight> cpu::pack_weight(const std::vector<tensor::TensorView>& parts,
+                                      tensor::DType act, device::Device& device,
+                                      device::Stream& stream) {
   using namespace gemm;
   const Layout layout = parts.empty() ? Layout::kCount : choose_layout(parts[0].dtype, act);
   ATTUNE_ASSIGN_OR_RETURN(const int64_t n, check_parts(parts, layout, act));

@@ -1,0 +1,189 @@
+#include "ops/gemm/cuda/context.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "ops/gemm/cuda/gemv.h"
+#include "ops/gemm/cuda/rows.h"
+
+namespace attune::ops::gemm {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = 32 << 20;     // what the library's Hopper kernels ask for
+constexpr int64_t kMostScratchBytes = 256 << 20;  // larger weights pass in parts
+constexpr int32_t kPinnedRows = 256;              // m at which the deterministic algorithm is found
+constexpr int kCandidates = 16;
+
+// The largest power of two up to 16 that divides both.
+int32_t alignment(const void* p, int64_t stride_bytes) {
+  const uint64_t bits = reinterpret_cast<uint64_t>(p) | static_cast<uint64_t>(stride_bytes) | 16;
+  return static_cast<int32_t>(bits & (~bits + 1));
+}
+
+// One algorithm serves all m up to the end of its range; finer where a tile more or less counts.
+int32_t range_end(int32_t m) {
+  const int32_t step = m <= 64 ? 16 : m <= 512 ? 64 : m <= 4096 ? 256 : 1024;
+  return (m + step - 1) / step * step;
+}
+
+}  // namespace
+
+// The library's matrices are column-major: it computes y^T [n, m] = (w^T)^T x^T.
+struct CudaContext::Call {
+  cublasLtMatmulDescOpaque_t op{};
+  cublasLtMatrixLayoutOpaque_t w{}, x{}, y{};
+
+  bool set(const Api& api, const Product& p, int32_t m) {
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cudaDataType_t in = p.f32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType_t out = p.y_bf16 ? CUDA_R_16BF : CUDA_R_32F;
+    return ok(api.desc_init(&op, sizeof op, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+           ok(api.desc_set(&op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed)) &&
+           layout(api, w, in, p.k, p.n, p.ldw, p.batch, p.w_stride) &&
+           layout(api, x, in, p.k, m, p.ldx, p.batch, p.x_stride) &&
+           layout(api, y, out, p.n, m, p.ldy, p.batch, p.y_stride);
+  }
+  static bool ok(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
+  static bool layout(const Api& api, cublasLtMatrixLayoutOpaque_t& to, cudaDataType_t type,
+                     int64_t rows, int64_t columns, int64_t ld, int32_t batch, int64_t stride) {
+    return ok(api.layout_init(&to, sizeof to, type, static_cast<uint64_t>(rows),
+                              static_cast<uint64_t>(columns), ld)) &&
+           ok(api.layout_set(&to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) &&
+           ok(api.layout_set(&to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                             sizeof stride));
+  }
+};
+
+Result<std::shared_ptr<CudaContext>> CudaContext::of(device::Device& device) {
+  static std::mutex mutex;
+  static std::map<int32_t, std::weak_ptr<CudaContext>> contexts;
+  std::lock_guard lock(mutex);
+  std::weak_ptr<CudaContext>& known = contexts[device.info().index];
+  if (auto context = known.lock()) return context;
+  std::shared_ptr<CudaContext> context(new CudaContext(device.info()));
+  ATTUNE_RETURN_IF_ERROR(context->open(device));
+  known = context;
+  return context;
+}
+
+Status CudaContext::open(device::Device& device) {
+  const device::LibraryName name = device::cublaslt_name();
+  ATTUNE_ASSIGN_OR_RETURN(
+      auto library,
+      device::Library::open(name, device::LibraryPlaces::of_process(info_.libraries)));
+  library_ = std::make_unique<device::Library>(std::move(library));
+  const auto find = [&](auto*& to, const char* symbol) -> Status {
+    ATTUNE_ASSIGN_OR_RETURN(
+        to,
+        library_->function<std::remove_pointer_t<std::remove_reference_t<decltype(to)>>>(symbol));
+    return {};
+  };
+  ATTUNE_RETURN_IF_ERROR(find(api_.create, "cublasLtCreate"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.destroy, "cublasLtDestroy"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.matmul, "cublasLtMatmul"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.heuristic, "cublasLtMatmulAlgoGetHeuristic"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.check, "cublasLtMatmulAlgoCheck"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.algo_get, "cublasLtMatmulAlgoConfigGetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.desc_init, "cublasLtMatmulDescInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.desc_set, "cublasLtMatmulDescSetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.layout_init, "cublasLtMatrixLayoutInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.layout_set, "cublasLtMatrixLayoutSetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.preference_init, "cublasLtMatmulPreferenceInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(find(api_.preference_set, "cublasLtMatmulPreferenceSetAttribute"));
+  // Also makes the device the thread's current one, which the library's handle is then for.
+  ATTUNE_ASSIGN_OR_RETURN(workspace_, device.allocate(kWorkspaceBytes, "cuBLASLt's workspace"));
+  prepare_gemv(info_);
+  if (const cublasStatus_t status = api_.create(&handle_); status != CUBLAS_STATUS_SUCCESS)
+    return unavailable(base::cat("cublasLtCreate of ", library_->path(), " failed with status ",
+                                 static_cast<int>(status)));
+  return {};
+}
+
+CudaContext::~CudaContext() {
+  if (handle_) api_.destroy(handle_);
+}
+
+Status CudaContext::reserve_scratch(int64_t n, int64_t k, device::Device& device) {
+  const int64_t least = kTileRows * k * 2;
+  const int64_t bytes = std::max(least, std::min(kMostScratchBytes, n * k * 2));
+  if (bytes <= scratch_.bytes()) return {};
+  scratch_.reset();
+  ATTUNE_ASSIGN_OR_RETURN(scratch_, device.allocate(bytes, "weights as bfloat16"));
+  return {};
+}
+
+// The best candidate that keeps the conditions; null: none does.
+const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Call& call,
+                                                   const Key& key) {
+  std::lock_guard lock(mutex_);
+  if (const auto known = algorithms_.find(key); known != algorithms_.end()) return &known->second;
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+    return Call::ok(api_.preference_set(&preference, what, &value, sizeof value));
+  };
+  const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+  Call at = call;
+  if (!at.set(api_, p, key.m) || !Call::ok(api_.preference_init(&preference, sizeof preference)) ||
+      !prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes}) ||
+      !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(key.w_align)) ||
+      !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(key.x_align)) ||
+      !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(key.y_align)) ||
+      !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(key.y_align)) ||
+      (key.deterministic && !prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, no_reduction)))
+    return nullptr;
+  cublasLtMatmulHeuristicResult_t found[kCandidates];
+  int count = 0;
+  if (!Call::ok(api_.heuristic(handle_, &at.op, &at.w, &at.x, &at.y, &at.y, &preference,
+                               kCandidates, found, &count)))
+    return nullptr;
+  const auto serves = [&](const cublasLtMatmulHeuristicResult_t& result) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) return false;
+    if (!key.deterministic) return true;
+    int32_t split = 0;
+    size_t written = 0;
+    if (!Call::ok(api_.algo_get(&result.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split,
+                                &written)) ||
+        split > 1)
+      return false;
+    for (const int32_t m : {1, 16384}) {
+      Call other;
+      cublasLtMatmulHeuristicResult_t checked{};
+      if (!other.set(api_, p, m) ||
+          !Call::ok(api_.check(handle_, &other.op, &other.w, &other.x, &other.y, &other.y,
+                               &result.algo, &checked)) ||
+          checked.workspaceSize > kWorkspaceBytes)
+        return false;
+    }
+    return true;
+  };
+  const auto best = std::find_if(found, found + count, serves);
+  if (best == found + count) return nullptr;
+  return &algorithms_.emplace(key, best->algo).first->second;
+}
+
+bool CudaContext::multiply(const Product& p, device::Stream& stream) {
+  const int64_t in = p.f32 ? 4 : 2, out = p.y_bf16 ? 2 : 4;
+  const int64_t batched = p.batch > 1 ? -1 : 0;  // all bits, for strides that count
+  const Key key{.n = p.n,
+                .k = p.k,
+                .m = p.deterministic ? kPinnedRows : range_end(p.m),
+                .batch = p.batch,
+                .w_align = alignment(p.w, (p.ldw | (p.w_stride & batched)) * in),
+                .x_align = alignment(p.x, (p.ldx | (p.x_stride & batched)) * in),
+                .y_align = alignment(p.y, (p.ldy | (p.y_stride & batched)) * out),
+                .f32 = p.f32,
+                .y_bf16 = p.y_bf16,
+                .deterministic = p.deterministic};
+  Call call;
+  if (!call.set(api_, p, p.m)) return false;
+  const cublasLtMatmulAlgo_t* algo = algorithm(p, call, key);
+  if (algo == nullptr) return false;
+  stream.record_launch("cublasLtMatmul", {0, 0, 0}, {0, 0, 0},
+                       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"batch", p.batch}});
+  const float alpha = 1;
+  return Call::ok(api_.matmul(handle_, &call.op, &alpha, p.w, &call.w, p.x, &call.x, &p.beta, p.y,
+                              &call.y, p.y, &call.y, algo, workspace_.data(), kWorkspaceBytes,
+                              static_cast<cudaStream_t>(stream.native())));
+}
+
+}  // namespace attune::ops::gemm

@@ -1,0 +1,84 @@
+// What the products of one GPU share: cuBLASLt, its workspace, and room for weights that are made
+// bfloat16 to be multiplied. Every weight packed for the GPU holds it. One stream at a time.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "device/cuda/library.h"
+#include "device/device.h"
+
+namespace attune::ops::gemm {
+
+// y[m, n] = x[m, k] * w[n, k]^T + beta * y, row-major, `batch` times.
+struct Product {
+  int32_t n, k, m;
+  bool f32;  // w, x and y; else w and x bfloat16
+  bool y_bf16;
+  const void* w;
+  int64_t ldw, w_stride;  // strides in elements
+  const void* x;
+  int64_t ldx, x_stride;
+  void* y;
+  int64_t ldy, y_stride;
+  int32_t batch;
+  float beta;
+  bool deterministic;  // the same algorithm for every m, without a split of k
+};
+
+class CudaContext {
+ public:
+  // That of the device, made anew where nobody holds it. Errors: the library is missing or of
+  // another version; memory.
+  static Result<std::shared_ptr<CudaContext>> of(device::Device& device);
+  ~CudaContext();
+
+  const device::DeviceInfo& info() const { return info_; }
+  // Room for at least a part of [n, k] in bfloat16. Before the first launch that uses it.
+  Status reserve_scratch(int64_t n, int64_t k, device::Device& device);
+  const device::Buffer& scratch() const { return scratch_; }
+  // False, and nothing launched: the library has no algorithm.
+  bool multiply(const Product& p, device::Stream& stream);
+
+ private:
+  // What decides the algorithm.
+  struct Key {
+    int32_t n, k, m, batch;
+    int32_t w_align, x_align, y_align;
+    bool f32, y_bf16, deterministic;
+    auto operator<=>(const Key&) const = default;
+  };
+  // Names as the library's, without cublasLt.
+  struct Api {
+    decltype(cublasLtCreate)* create;
+    decltype(cublasLtDestroy)* destroy;
+    decltype(cublasLtMatmul)* matmul;
+    decltype(cublasLtMatmulAlgoGetHeuristic)* heuristic;
+    decltype(cublasLtMatmulAlgoCheck)* check;
+    decltype(cublasLtMatmulAlgoConfigGetAttribute)* algo_get;
+    decltype(cublasLtMatmulDescInit_internal)* desc_init;
+    decltype(cublasLtMatmulDescSetAttribute)* desc_set;
+    decltype(cublasLtMatrixLayoutInit_internal)* layout_init;
+    decltype(cublasLtMatrixLayoutSetAttribute)* layout_set;
+    decltype(cublasLtMatmulPreferenceInit_internal)* preference_init;
+    decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
+  };
+  struct Call;
+
+  explicit CudaContext(const device::DeviceInfo& info) : info_(info) {}
+  Status open(device::Device& device);
+  const cublasLtMatmulAlgo_t* algorithm(const Product& p, const Call& call, const Key& key);
+
+  device::DeviceInfo info_;
+  std::unique_ptr<device::Library> library_;  // closed after all that comes from it
+  Api api_{};
+  cublasLtHandle_t handle_ = nullptr;
+  device::Buffer workspace_, scratch_;
+  std::mutex mutex_;
+  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+};
+
+}  // namespace attune::ops::gemm

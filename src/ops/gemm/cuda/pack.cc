@@ -1,0 +1,346 @@
+// Packing for a GPU: layout.h tells the result.
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/log.h"
+#include "ops/gemm/cuda/context.h"
+#include "ops/gemm/cuda/layout.h"
+#include "ops/gemm/gemm.h"
+#include "tensor/half.h"
+
+namespace attune::ops {
+namespace gemm {
+namespace {
+
+using tensor::DType;
+using tensor::TensorView;
+
+constexpr int64_t kStagingBytes = 64 << 20;
+
+CudaLayout choose(DType source, DType act) {
+  switch (source) {
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return act == DType::kF32 ? CudaLayout::kF32 : CudaLayout::kBF16;
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ4_K:
+      return CudaLayout::kCode4;
+    case DType::kQ8_0:
+    case DType::kQ5_0:
+      return CudaLayout::kCode8;
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+      return CudaLayout::kCode8Min;
+    case DType::kQ6_K:
+      return CudaLayout::kCode8Fine;
+    default:
+      return CudaLayout::kCount;
+  }
+}
+
+template <typename T>
+T load(const uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// ---- floats ----
+
+float float_at(DType dtype, const uint8_t* p, int64_t i) {
+  switch (dtype) {
+    case DType::kF32:
+      return load<float>(p + i * 4);
+    case DType::kF64:
+      return static_cast<float>(load<double>(p + i * 8));
+    case DType::kF16:
+      return tensor::f16_to_f32(load<uint16_t>(p + i * 2));
+    case DType::kBF16:
+      return tensor::bf16_to_f32(load<uint16_t>(p + i * 2));
+    case DType::kF8E4M3:
+      return tensor::f8e4m3_to_f32(p[i]);
+    default:
+      return tensor::f8e5m2_to_f32(p[i]);
+  }
+}
+
+void convert_row(DType dtype, CudaLayout layout, const uint8_t* row, int64_t k, uint8_t* out) {
+  for (int64_t i = 0; i < k; ++i) {
+    const float f = float_at(dtype, row, i);
+    if (layout == CudaLayout::kF32) {
+      std::memcpy(out + i * 4, &f, 4);
+    } else {
+      const uint16_t half = tensor::f32_to_bf16(f);
+      std::memcpy(out + i * 2, &half, 2);
+    }
+  }
+}
+
+// ---- quantised rows: codes as the layout has them, and scales ----
+
+struct Row {
+  std::vector<uint8_t> codes;  // [k]; those of 8 bits with 128 added
+  std::vector<uint16_t> d, m;  // binary16, one per group
+};
+
+uint16_t half(float f) {
+  return tensor::f32_to_f16(f);
+}
+float half_at(const uint8_t* p) {
+  return tensor::f16_to_f32(load<uint16_t>(p));
+}
+// Of bytes whose low nibbles are elements 0..15 and high nibbles 16..31.
+int nibble(const uint8_t* qs, int i) {
+  return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4;
+}
+
+// The types of blocks of 32: {half d[, m]; [uint32 fifth bits;] codes}.
+void read_block32(DType dtype, const uint8_t* b, int64_t group, Row& row) {
+  uint8_t* codes = row.codes.data() + group * 32;
+  row.d[group] = load<uint16_t>(b);
+  const bool min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1;
+  if (min) row.m[group] = load<uint16_t>(b + 2);
+  const uint8_t* rest = b + (min ? 4 : 2);
+  for (int i = 0; i < 32; ++i) {
+    switch (dtype) {
+      case DType::kQ8_0:
+        codes[i] = static_cast<uint8_t>(rest[i] + 128);
+        break;
+      case DType::kQ5_0:
+      case DType::kQ5_1: {
+        const int code = nibble(rest + 4, i) | int(load<uint32_t>(rest) >> i & 1) << 4;
+        codes[i] = static_cast<uint8_t>(code + 128 - (min ? 0 : 16));
+        break;
+      }
+      default:
+        codes[i] = static_cast<uint8_t>(nibble(rest, i));
+    }
+  }
+  if (dtype == DType::kQ4_0) row.m[group] = half(-8 * half_at(b));
+}
+
+// q4_K, q5_K: {half d, dmin; uint8 scales[12][, fifth bits[32]], codes[128]}, 8 groups of 32.
+void read_k45(bool five, const uint8_t* b, int64_t group0, Row& row) {
+  const float d = half_at(b), dmin = half_at(b + 2);
+  const uint8_t* s = b + 4;
+  for (int g = 0; g < 8; ++g) {
+    const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4;
+    const int min = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4;
+    row.d[group0 + g] = half(d * static_cast<float>(scale));
+    row.m[group0 + g] = half(-dmin * static_cast<float>(min));
+    const uint8_t* qs = b + (five ? 48 : 16) + g / 2 * 32;
+    uint8_t* codes = row.codes.data() + (group0 + g) * 32;
+    for (int i = 0; i < 32; ++i) {
+      const int low = qs[i] >> (g % 2 * 4) & 15;
+      codes[i] = static_cast<uint8_t>(five ? (low | (b[16 + i] >> g & 1) << 4) + 128 : low);
+    }
+  }
+}
+
+// q6_K: {uint8 low[128], high[64]; int8 scales[16]; half d}, 16 groups of 16.
+void read_k6(const uint8_t* b, int64_t group0, Row& row) {
+  const float d = half_at(b + 208);
+  for (int g = 0; g < 16; ++g)
+    row.d[group0 + g] = half(d * static_cast<float>(static_cast<int8_t>(b[192 + g])));
+  for (int e = 0; e < 256; ++e) {
+    const int part = e / 128, run = e % 128 / 32, i = e % 32;
+    const int low = b[part * 64 + run % 2 * 32 + i] >> (run / 2 * 4) & 15;
+    const int high = b[128 + part * 32 + i] >> (run * 2) & 3;
+    row.codes[group0 * 16 + e] = static_cast<uint8_t>((low | high << 4) - 32 + 128);
+  }
+}
+
+void read_row(DType dtype, const uint8_t* from, int64_t k, Row& row) {
+  const tensor::DTypeInfo& info = tensor::dtype_info(dtype);
+  for (int64_t i = 0; i < k / info.block_elems; ++i, from += info.block_bytes) {
+    switch (dtype) {
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+        read_k45(dtype == DType::kQ5_K, from, i * 8, row);
+        break;
+      case DType::kQ6_K:
+        read_k6(from, i * 16, row);
+        break;
+      default:
+        read_block32(dtype, from, i, row);
+    }
+  }
+}
+
+// Puts row `r` of a tile into the tile's zeroed blocks.
+void put_row(const CodeBlock& block, const Row& row, int r, int64_t k, uint8_t* tile) {
+  const int g = r % 8, h = r / 8;
+  for (int64_t i = 0; i < k; ++i) {
+    const int s = static_cast<int>(i % kBlockK / 16), in = static_cast<int>(i % 16);
+    const int t = in / 4, at = in % 4 / 2 * 2 + h + 4 * (in % 2);
+    uint8_t* byte = tile + i / kBlockK * block.bytes() + (g * 4 + t) * 16 + s * 4 + at / 2;
+    const int shift = at % 2 * 4, code = row.codes[i];
+    if (block.planes == 1) {
+      *byte = static_cast<uint8_t>(*byte | code << shift);
+    } else {
+      *byte = static_cast<uint8_t>(*byte | (code >> 4) << shift);
+      byte[kPlaneBytes] = static_cast<uint8_t>(byte[kPlaneBytes] | (code & 15) << shift);
+    }
+  }
+  const int groups = kBlockK / block.group, size = block.min ? 4 : 2;
+  for (int64_t i = 0; i < k / block.group; ++i) {
+    uint8_t* to = tile + i / groups * block.bytes() + block.planes * kPlaneBytes +
+                  (r * groups + i % groups) * size;
+    std::memcpy(to, &row.d[i], 2);
+    if (block.min) std::memcpy(to + 2, &row.m[i], 2);
+  }
+}
+
+// ---- all rows ----
+
+// The parts' rows, one below the other.
+class Source {
+ public:
+  explicit Source(const std::vector<TensorView>& parts) : parts_(parts) {}
+  const uint8_t* row(int64_t r) const {
+    size_t part = 0;
+    for (; r >= parts_[part].shape[0]; ++part) r -= parts_[part].shape[0];
+    return static_cast<const uint8_t*>(parts_[part].data) +
+           r * tensor::dtype_bytes(parts_[part].dtype, parts_[part].shape[1]);
+  }
+
+ private:
+  const std::vector<TensorView>& parts_;
+};
+
+// use(begin, end) over [0, count), on as many threads as there are cores.
+template <typename Use>
+void on_threads(int64_t count, Use use) {
+  const int64_t threads =
+      std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
+  std::vector<std::thread> running;
+  for (int64_t i = 1; i < threads; ++i)
+    running.emplace_back([=] { use(count * i / threads, count * (i + 1) / threads); });
+  use(0, count / threads);
+  for (std::thread& thread : running) thread.join();
+}
+
+// Rows [row0, row0 + rows) in the layout, row0 a multiple of kTileRows.
+void pack_rows(const Source& source, DType dtype, CudaLayout layout, int64_t row0, int64_t rows,
+               int64_t k, uint8_t* out) {
+  const CodeBlock block = code_block(layout);
+  if (block.planes == 0) {
+    const int64_t row_bytes = weight_bytes(layout, 1, k);
+    on_threads(rows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        convert_row(dtype, layout, source.row(row0 + r), k, out + r * row_bytes);
+    });
+    return;
+  }
+  const int64_t tile_bytes = blocks_of(k) * block.bytes();
+  on_threads(tiles_of(rows), [&](int64_t begin, int64_t end) {
+    const auto groups = static_cast<size_t>(k / block.group);
+    Row row{std::vector<uint8_t>(static_cast<size_t>(k)), std::vector<uint16_t>(groups),
+            std::vector<uint16_t>(groups)};
+    for (int64_t tile = begin; tile < end; ++tile) {
+      uint8_t* to = out + tile * tile_bytes;
+      std::memset(to, 0, static_cast<size_t>(tile_bytes));
+      for (int64_t r = tile * kTileRows; r < std::min(rows, (tile + 1) * kTileRows); ++r) {
+        read_row(dtype, source.row(row0 + r), k, row);
+        put_row(block, row, static_cast<int>(r % kTileRows), k, to);
+      }
+    }
+  });
+}
+
+// The rows of all parts, or why they make no weight.
+Result<int64_t> check(const std::vector<TensorView>& parts, CudaLayout layout, DType act) {
+  if (parts.empty()) return invalid_argument("pack_weight: no tensor given");
+  const TensorView& head = parts[0];
+  if (act != DType::kF32 && act != DType::kBF16)
+    return invalid_argument(base::cat("pack_weight: activations of type ", tensor::dtype_name(act),
+                                      "; use float32 or bfloat16"));
+  if (layout == CudaLayout::kCount)
+    return invalid_argument(base::cat("pack_weight: ", tensor::dtype_name(head.dtype),
+                                      " is no type of a linear layer's weight"));
+  int64_t n = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const TensorView& part = parts[i];
+    if (part.shape.rank != 2 || part.shape[0] < 1 || part.shape[1] < 1)
+      return invalid_argument(base::cat("pack_weight: part ", i, " has shape ",
+                                        part.shape.to_string(), "; a weight is [outputs, inputs]"));
+    if (part.dtype != head.dtype || part.shape[1] != head.shape[1])
+      return invalid_argument(
+          base::cat("pack_weight: part ", i, " is ", tensor::dtype_name(part.dtype), " ",
+                    part.shape.to_string(), ", part 0 is ", tensor::dtype_name(head.dtype), " ",
+                    head.shape.to_string(), "; parts of one weight share type and inputs"));
+    n += part.shape[0];
+  }
+  const int64_t k = head.shape[1], block = tensor::dtype_info(head.dtype).block_elems;
+  if (k % block != 0)
+    return invalid_argument(base::cat("pack_weight: ", k, " inputs are no multiple of ",
+                                      tensor::dtype_name(head.dtype), "'s block of ", block));
+  if (layout != CudaLayout::kF32 && k % 32 != 0)
+    return unsupported(base::cat("pack_weight: ", k,
+                                 " inputs: on a GPU they must be a multiple of 32 with bfloat16 "
+                                 "activations; use --device cpu"));
+  if (block > 1 && act == DType::kF32)
+    return unsupported(base::cat("pack_weight: ", tensor::dtype_name(head.dtype),
+                                 " with float32 activations: on a GPU they are bfloat16"));
+  if (k > INT32_MAX / 4 || n > INT32_MAX - 2 * kTileRows)
+    return unsupported(base::cat("pack_weight: a weight [", n, ", ", k, "] is too large"));
+  return n;
+}
+
+}  // namespace
+}  // namespace gemm
+
+Result<PackedWeight> cuda::pack_weight(const std::vector<tensor::TensorView>& parts,
+                                       tensor::DType act, device::Device& device,
+                                       device::Stream& stream) {
+  using namespace gemm;
+  const CudaLayout layout = parts.empty() ? CudaLayout::kCount : choose(parts[0].dtype, act);
+  ATTUNE_ASSIGN_OR_RETURN(const int64_t n, check(parts, layout, act));
+  const DType dtype = parts[0].dtype;
+  const int64_t k = parts[0].shape[1];
+
+  PackedWeight weight;
+  weight.n = static_cast<int32_t>(n);
+  weight.k = static_cast<int32_t>(k);
+  weight.source = dtype;
+  weight.act = act;
+  weight.layout = static_cast<int32_t>(layout);
+  ATTUNE_ASSIGN_OR_RETURN(weight.cuda, CudaContext::of(device));
+  if (code_block(layout).planes > 0)
+    ATTUNE_RETURN_IF_ERROR(weight.cuda->reserve_scratch(n, k, device));
+  ATTUNE_ASSIGN_OR_RETURN(weight.data,
+                          device.allocate(weight_bytes(layout, n, k), "packed weights"));
+
+  const bool same = (dtype == DType::kBF16 && layout == CudaLayout::kBF16) ||
+                    (dtype == DType::kF32 && layout == CudaLayout::kF32);
+  uint8_t* to = weight.data.as<uint8_t>();
+  if (same) {
+    for (const tensor::TensorView& part : parts) {
+      stream.copy(to, part.data, part.bytes());
+      to += part.bytes();
+    }
+    stream.synchronize();
+    ATTUNE_RETURN_IF_ERROR(stream.status());
+    return weight;
+  }
+  const int64_t tile_bytes = weight_bytes(layout, kTileRows, k);
+  const int64_t step = std::max<int64_t>(1, kStagingBytes / tile_bytes) * kTileRows;
+  std::vector<uint8_t> staging;
+  for (int64_t row = 0; row < n; row += step) {
+    const int64_t rows = std::min(step, n - row), bytes = weight_bytes(layout, rows, k);
+    staging.resize(static_cast<size_t>(bytes));
+    pack_rows(Source(parts), dtype, layout, row, rows, k, staging.data());
+    stream.copy(to + row / kTileRows * tile_bytes, staging.data(), bytes);
+    stream.synchronize();
+    ATTUNE_RETURN_IF_ERROR(stream.status());
+  }
+  return weight;
+}
+
+}  // namespace attune::ops

@@ -1,0 +1,260 @@
+// How near the memory's rate the products of a decode step run: the 129 of Llama-3-8B as one graph,
+// against a plain read of the same bytes; then the rates of products of many rows.
+//   attune_gemv_gpu_bench [--sweep]: also ways of launching that are not the chosen ones
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/gemv.h"
+#include "ops/gemm/cuda/testing/bulk_read.h"
+#include "ops/gemm/gemm_test_util.h"
+
+namespace attune::ops {
+namespace {
+
+using gemm::CudaLayout;
+using test::DType;
+
+struct Shape {
+  int32_t n, k;
+  bool residual;  // y float32, added to; else bfloat16
+};
+// Fused qkv, attention's output, fused gate and up, down; the head comes once.
+constexpr Shape kLayer[] = {
+    {6144, 4096, false}, {4096, 4096, true}, {28672, 4096, false}, {4096, 14336, true}};
+constexpr Shape kHead = {128256, 4096, false};
+constexpr int kLayers = 32;
+constexpr int32_t kMostRows = 8192, kMostWidth = 28672;
+
+class Bench {
+ public:
+  bool open() {
+    const char* places = std::getenv("ATTUNE_CUDA_LIBRARIES");
+    auto made = device::create_cuda_device(0, places ? places : "");
+    if (!made.ok()) return say(made.status());
+    device_ = std::move(*made);
+    stream_ = device_->create_stream();
+    std::printf("%s\n", device_->info().name.c_str());
+    const auto raw = test::random_weight(DType::kBF16, 16, 32, 1);
+    auto packed = cuda::pack_weight({raw.view}, DType::kBF16, *device_, *stream_);
+    if (!packed.ok()) return say(packed.status());
+    context_ = packed->cuda;
+    for (int i = 0; i < kLayers; ++i) shapes_.insert(shapes_.end(), kLayer, kLayer + 4);
+    shapes_.push_back(kHead);
+    for (const Shape& s : shapes_) bytes_ += gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
+    return allocate(arena_, bytes_) && allocate(x_, int64_t{kMostRows} * kMostWidth * 2) &&
+           allocate(y_, int64_t{kMostRows} * kMostWidth * 4) && fill();
+  }
+
+  void read() {
+    auto graph = captured(
+        [&] { gemm::testing::bulk_read(arena_.data(), bytes_, device_->info(), *stream_); });
+    report("plain read", time(*graph, 5), bytes_);
+  }
+
+  void chain(const std::string& what, CudaLayout layout, int32_t m, bool pdl,
+             const gemm::GemvTuning& tuning) {
+    stream_->set_pdl(pdl);
+    int64_t bytes = 0;
+    auto graph = captured([&] {
+      for (const Shape& s : shapes_) {
+        gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
+                    .n = s.n,
+                    .k = s.k,
+                    .m = m,
+                    .x = x_.data(),
+                    .ldx = s.k,
+                    .y = y_.data(),
+                    .ldy = s.n,
+                    .y_bf16 = !s.residual,
+                    .accumulate = s.residual},
+                   layout, device_->info(), *stream_, tuning);
+        bytes += gemm::weight_bytes(layout, s.n, s.k);
+      }
+    });
+    report(what + (pdl ? "" : ", no PDL"), time(*graph, 5), bytes);
+    stream_->set_pdl(true);
+  }
+
+  // The same products through `linear`, one after the other.
+  void step(int32_t m) {
+    int64_t at = 0;
+    std::vector<PackedWeight> weights;
+    for (const Shape& s : shapes_) weights.push_back(weight(s, at));
+    auto graph = captured([&] {
+      for (size_t i = 0; i < weights.size(); ++i) launch(weights[i], shapes_[i], m);
+    });
+    report("all products, m=" + std::to_string(m), time(*graph, 3), bytes_);
+  }
+
+  void rate(int32_t m) {
+    for (const Shape& s : kLayer) {
+      int64_t at = 0;
+      const PackedWeight w = weight(s, at);
+      auto graph = captured([&] {
+        for (int i = 0; i < 8; ++i) launch(w, s, m);
+      });
+      const double ms = time(*graph, 5) / 8;
+      std::printf("m=%-5d n=%-6d k=%-6d %8.3f ms  %6.0f TFLOP/s\n", m, s.n, s.k, ms,
+                  2e-9 * m * s.n * s.k / ms);
+    }
+  }
+
+  // One product at a time, weights from all over the arena.
+  void shapes(CudaLayout layout, int32_t m) {
+    for (const Shape& s : {kLayer[0], kLayer[1], kLayer[2], kLayer[3], Shape{576, 576, true}}) {
+      const int64_t each = gemm::weight_bytes(layout, s.n, s.k);
+      const int count = static_cast<int>(std::min<int64_t>(40, bytes_ / each));
+      auto graph = captured([&] {
+        for (int i = 0; i < count; ++i)
+          gemm::gemv({.w = arena_.as<uint8_t>() + i * each,
+                      .n = s.n,
+                      .k = s.k,
+                      .m = m,
+                      .x = x_.data(),
+                      .ldx = s.k,
+                      .y = y_.data(),
+                      .ldy = s.n,
+                      .y_bf16 = !s.residual,
+                      .accumulate = s.residual},
+                     layout, device_->info(), *stream_);
+      });
+      const double ms = time(*graph, 5) / count;
+      std::printf("  n=%-6d k=%-6d m=%-3d %8.2f us  %6.0f GB/s\n", s.n, s.k, m, ms * 1e3,
+                  1e-6 * static_cast<double>(each) / ms);
+    }
+  }
+
+ private:
+  static bool say(const Status& status) {
+    std::printf("%s\n", status.to_string().c_str());
+    return false;
+  }
+  bool allocate(device::Buffer& to, int64_t bytes) {
+    auto made = device_->allocate(bytes, "a benchmark");
+    if (!made.ok()) return say(made.status());
+    to = std::move(*made);
+    return true;
+  }
+  // Random numbers: power, and so the clock, depends on what is multiplied.
+  bool fill() {
+    std::mt19937 rng(1);
+    std::vector<uint16_t> part(32 << 20);
+    for (uint16_t& v : part) v = static_cast<uint16_t>((rng() & 0x807f) | (0x3c + rng() % 3) << 7);
+    const int64_t each = static_cast<int64_t>(part.size()) * 2;
+    for (device::Buffer* b : {&arena_, &x_, &y_})
+      for (int64_t at = 0; at < b->bytes(); at += each)
+        stream_->copy(b->as<char>() + at, part.data(), std::min(each, b->bytes() - at));
+    stream_->synchronize();
+    return stream_->status().ok() || say(stream_->status());
+  }
+  PackedWeight weight(const Shape& s, int64_t& at) {
+    PackedWeight w;
+    w.n = s.n;
+    w.k = s.k;
+    w.act = DType::kBF16;
+    w.layout = static_cast<int32_t>(CudaLayout::kBF16);
+    w.cuda = context_;
+    const int64_t bytes = gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
+    w.data = device::Buffer(arena_.as<char>() + at, bytes, [](void*) {});
+    at += bytes;
+    return w;
+  }
+  void launch(const PackedWeight& w, const Shape& s, int32_t m) {
+    cuda::linear({.x = x_.data(),
+                  .x_dtype = DType::kBF16,
+                  .ldx = s.k,
+                  .m = m,
+                  .weight = &w,
+                  .y = y_.data(),
+                  .y_dtype = s.residual ? DType::kF32 : DType::kBF16,
+                  .ldy = s.n,
+                  .accumulate = s.residual},
+                 *stream_);
+  }
+  std::unique_ptr<device::Graph> captured(const std::function<void()>& fn) {
+    auto graph = stream_->capture("a benchmark", fn);
+    if (!graph.ok()) {
+      say(graph.status());
+      std::exit(1);
+    }
+    return std::move(*graph);
+  }
+  // Milliseconds of one launch among several in a row: the median.
+  double time(device::Graph& graph, int runs) {
+    constexpr int kInARow = 4;
+    std::vector<double> ms;
+    for (int i = 0; i <= runs; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int j = 0; j < kInARow; ++j) graph.launch(*stream_);
+      stream_->synchronize();
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - start;
+      if (i > 0) ms.push_back(took.count() / kInARow);
+    }
+    if (!stream_->status().ok()) {
+      say(stream_->status());
+      std::exit(1);
+    }
+    std::sort(ms.begin(), ms.end());
+    return ms[ms.size() / 2];
+  }
+  static void report(const std::string& what, double ms, int64_t bytes) {
+    std::printf("%-52s %7.3f ms  %5.0f GB/s\n", what.c_str(), ms,
+                1e-6 * static_cast<double>(bytes) / ms);
+    std::fflush(stdout);
+  }
+
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::Stream> stream_;
+  std::shared_ptr<gemm::CudaContext> context_;
+  std::vector<Shape> shapes_;
+  int64_t bytes_ = 0;
+  device::Buffer arena_, x_, y_;
+};
+
+void sweep(Bench& bench) {
+  for (int32_t m : {1, 4, 16}) {
+    for (int kib : {75, 113, 150, 227}) {
+      for (int stages : {3, 4, 5, 6, 8, 12}) {
+        if (stages * 17 > kib) continue;
+        for (int ctas : {1, 2}) {
+          if (ctas * kib > 227) continue;
+          bench.chain("  m=" + std::to_string(m) + " " + std::to_string(kib) + " KiB, " +
+                          std::to_string(stages) + " stages, " + std::to_string(ctas) +
+                          " per multiprocessor",
+                      CudaLayout::kBF16, m, true,
+                      {.shared_bytes = kib * 1024, .stages = stages, .ctas_per_sm = ctas});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune::ops
+
+int main(int argc, char** argv) {
+  using namespace attune::ops;
+  Bench bench;
+  if (!bench.open()) return 1;
+  bench.read();
+  const std::pair<const char*, gemm::CudaLayout> layouts[] = {{"bfloat16", gemm::CudaLayout::kBF16},
+                                                              {"4 bits", gemm::CudaLayout::kCode4},
+                                                              {"8 bits", gemm::CudaLayout::kCode8}};
+  for (const auto& [name, layout] : layouts) {
+    for (int32_t m : {1, 4, 8, 16})
+      for (bool pdl : {true, false})
+        bench.chain(std::string(name) + ", m=" + std::to_string(m), layout, m, pdl, {});
+    bench.shapes(layout, 1);
+  }
+  for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
+  for (int32_t m : {2048, 8192}) bench.rate(m);
+  if (argc > 1 && std::strcmp(argv[1], "--sweep") == 0) sweep(bench);
+  bench.read();
+}
