@@ -280,7 +280,7 @@ Output Runner::execute_in(const kv::PagedKvView& view, Plan& plan, const Problem
   stream_->synchronize();
   EXPECT_TRUE(stream_->status().ok()) << stream_->status().to_string();
   memory.copy_back(out.bytes().data(), out_rows, std::ssize(out.bytes()));
-  memory.copy_back(result.lse.data(), lse_rows, std::ssize(result.lse));
+  memory.copy_back(result.lse.data(), lse_rows, std::ssize(result.lse) * 4);
   EXPECT_EQ(result.lse.front(), 12345.0f);
   EXPECT_EQ(result.lse.back(), 12345.0f);
   result.out = out.take();
