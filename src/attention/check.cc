@@ -76,4 +76,19 @@ Status check_batch(const Batch& b, const Limits& limits) {
   return {};
 }
 
+Status check_on_device(const Batch& b) {
+  if (b.num_seqs == 0) return {};
+  const bool rows = reads_rows(b.path);
+  const Batch::Arrays& at = b.on_device;
+  const char* lacks = !at.q_indptr                   ? "q_indptr"
+                      : !at.kv_len                   ? "kv_len"
+                      : rows && !at.kv_start         ? "kv_start"
+                      : !rows && !at.page_indptr     ? "page_indptr"
+                      : !rows && !at.page_slots      ? "page_slots"
+                      : b.tree_mask && !at.tree_mask ? "tree_mask"
+                                                     : nullptr;
+  if (!lacks) return {};
+  return invalid_argument(cat("attention batch: ", lacks, " is not in device memory"));
+}
+
 }  // namespace attune::attention

@@ -11,4 +11,7 @@ namespace attune::attention {
 // table, some microseconds for thousands of pages: always on.
 Status check_batch(const Batch& batch, const Limits& limits);
 
+// On a GPU: invalid_argument naming an array that the host has and on_device has not.
+Status check_on_device(const Batch& batch);
+
 }  // namespace attune::attention

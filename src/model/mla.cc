@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "attention/merge.h"
 #include "base/check.h"
 #include "model/transpose.h"
 
@@ -16,8 +15,6 @@ namespace {
 
 // DeepSeek's norms of latents have their class's default, not the config's rms_norm_eps.
 constexpr double kLatentNormEps = 1e-6;
-// Query rows of one piece of a merge.
-constexpr int64_t kMergeTokens = 4;
 
 // Rows [row, row + rows) of a matrix of k columns that begins at `all`.
 TensorView rows_of(const TensorView& all, int64_t row, int64_t rows, int64_t k) {
@@ -333,11 +330,14 @@ void Mla::run_piece(const AttentionGroup& group, const MlaPiece& piece, bool mer
                       .lse = merge ? part_lse_.as<float>() : lse},
                      stream);
   if (!merge) return;
-  stream.pool().parallel_for(piece.num_tokens, kMergeTokens, [&](int64_t begin, int64_t end) {
-    attention::merge_into(part_.as<float>() + begin * o_width(),
-                          part_lse_.as<float>() + begin * heads(), end - begin, heads(),
-                          m.v_head_dim, out + begin * o_width(), lse + begin * heads());
-  });
+  c_.ops->merge_state({.part = part_.as<float>(),
+                       .part_lse = part_lse_.as<float>(),
+                       .tokens = piece.num_tokens,
+                       .heads = heads(),
+                       .v_dim = m.v_head_dim,
+                       .out = out,
+                       .lse = lse},
+                      stream);
 }
 
 std::unique_ptr<Block> make_mla(const Context& context) {

@@ -26,6 +26,7 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
       .copy_rows = cpu::copy_rows,
       .moe_combine = cpu::moe_combine,
       .bulk_read = cpu::bulk_read,
+      .merge_state = cpu::merge_state,
   };
 }
 

@@ -25,5 +25,6 @@ void moe_sort(const MoeSortParams& p, Stream& stream);
 void copy_rows(const CopyRowsParams& p, Stream& stream);
 void moe_combine(const MoeCombineParams& p, Stream& stream);
 void bulk_read(const BulkReadParams& p, Stream& stream);
+void merge_state(const MergeStateParams& p, Stream& stream);
 
 }  // namespace attune::ops::cuda

@@ -24,6 +24,7 @@ const OpTable* cuda_ops() {
       .copy_rows = cuda::copy_rows,
       .moe_combine = cuda::moe_combine,
       .bulk_read = cuda::bulk_read,
+      .merge_state = cuda::merge_state,
   };
   return &kTable;
 }

@@ -236,6 +236,18 @@ struct BulkReadParams {
   uint64_t* sink;     // [1]
 };
 
+// Two attention results over disjoint sets of keys become the one over their union, weighted by
+// exp(lse) (online softmax: Milakov & Gimelshein, arXiv:1805.02867). out and lse hold the first and
+// become the union. An LSE of -inf: that result saw no key and is not read; the other one is kept
+// bit for bit. Both: out and lse stay as they are.
+struct MergeStateParams {
+  const float* part;      // [tokens, heads, v_dim]
+  const float* part_lse;  // [tokens, heads], natural log
+  int32_t tokens, heads, v_dim;
+  float* out;  // [tokens, heads, v_dim]
+  float* lse;  // [tokens, heads]
+};
+
 struct OpTable {
   void (*embed)(const EmbedParams&, Stream&);
   void (*rms_norm)(const RmsNormParams&, Stream&);
@@ -257,6 +269,7 @@ struct OpTable {
   void (*copy_rows)(const CopyRowsParams&, Stream&);
   void (*moe_combine)(const MoeCombineParams&, Stream&);
   void (*bulk_read)(const BulkReadParams&, Stream&);
+  void (*merge_state)(const MergeStateParams&, Stream&);
 };
 
 // The table of a device; valid for the process's life. Filled in ops/cpu_table.cc and

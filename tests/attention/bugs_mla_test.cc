@@ -1,13 +1,9 @@
 // Public bug reports of kind E (latent attention), each as its own small case.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "attention/merge.h"
 #include "suite.h"
 
 namespace attune::attention::test {
@@ -23,18 +19,11 @@ class MlaBug : public Suite {
       p.set_keys(ranges, causal);
       parts.push_back(runner_.run(p));
     }
-    std::vector<Partial> partials;
-    for (const Output& part : parts) partials.push_back({part.out.data(), part.lse.data()});
-    Output all = parts[0];
-    merge_partials(partials.data(), static_cast<int>(partials.size()), p.tokens(),
-                   p.shape().q_heads, p.shape().v_dim, all.out.data(), all.lse.data());
-    return all;
+    return merge(parts, p.shape().q_heads, p.shape().v_dim);
   }
 };
 using BugE01 = MlaBug;
 using BugE02 = MlaBug;
-
-using BugE09 = MlaBug;
 
 // A long prefix merged with a short suffix is one call; the LSE is the natural logarithm.
 TEST_P(BugE01, LseIsNaturalSoThatAPrefixMergesRightly) {
@@ -92,53 +81,6 @@ TEST(BugE08, LatentRowsTakeTheirLayersBytes) {
     EXPECT_EQ(view.page_stride, 64 * row.bytes);
   }
 }
-
-// A pool of 40,000 pages of which only the request's can be touched at all: any pass over the pool
-// would fault. Nor does the workspace grow with it.
-TEST_P(BugE09, ThePoolBesideARequestIsNeverTouched) {
-  if (!serves(absorbed(16, 512, 64), Phase::kDecode)) return;
-  const kv::KvGeometry g{{1, 576, 512, tensor::DType::kF32, true}, 1, 16};
-  const int64_t slots = 40000, piece = g.piece_bytes();
-  ASSERT_EQ(piece % getpagesize(), 0);
-  char* pool = static_cast<char*>(
-      mmap(nullptr, slots * piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  ASSERT_NE(pool, MAP_FAILED);
-  const std::vector<int32_t> mine = {39998, 7, 20000};
-  const int32_t len = 41;
-  const auto rows = Problem::values(1, 0, len, 576);
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_EQ(mprotect(pool + mine[i] * piece, piece, PROT_READ | PROT_WRITE), 0);
-    for (int t = 0; t < 16 && i * 16 + t < len; ++t)
-      std::memcpy(pool + mine[i] * piece + t * 2304, rows.data() + (i * 16 + t) * 576, 2304);
-  }
-  const Problem small(absorbed(16, 512, 64), {{1, len, 1}});
-  const Output want = runner_.run(small, Phase::kDecode);
-
-  Batch batch = small.batch(Phase::kDecode);
-  batch.page_slots = mine.data();
-  Limits limits = small.limits(2);
-  const int64_t bytes = runner_.backend().workspace_bytes(limits);
-  limits.num_slots = slots;
-  EXPECT_EQ(runner_.backend().workspace_bytes(limits), bytes);
-  std::vector<char> workspace(bytes + 64);
-  const auto plan = runner_.backend().make_plan(limits, workspace.data());
-  ASSERT_TRUE(runner_.backend().plan(batch, *plan, runner_.stream()).ok());
-  Output got{std::vector<float>(16 * 512), std::vector<float>(16)};
-  const Io io{.q = small.q().data(),
-              .q_stride = 16 * 576,
-              .out = got.out.data(),
-              .out_stride = 16 * 512,
-              .lse = got.lse.data()};
-  const auto view = kv::make_view(g, pool, static_cast<int32_t>(slots));
-  runner_.stream().launch([&] {
-    runner_.backend().plan_on(*plan, runner_.stream());
-    runner_.backend().run(*plan, small.layer(), view, io, runner_.stream());
-  });
-  runner_.stream().synchronize();
-  munmap(pool, slots * piece);
-  expect_same_bits(got, want, "in a large pool");
-}
-ATTUNE_SUITE(BugE09);
 
 }  // namespace
 }  // namespace attune::attention::test

@@ -3,7 +3,6 @@
 // mla_test.cc.
 #include <gtest/gtest.h>
 
-#include "attention/merge.h"
 #include "suite.h"
 
 namespace attune::attention::test {
@@ -105,7 +104,9 @@ TEST_P(Conformance, TypesAndOrders) {
   const Shape shape = adapt({.q_heads = 6, .kv_heads = 2, .qk_dim = 24, .v_dim = 20});
   const Problem problem(shape, seqs);
   const Output want = reference_.run(problem);
+  if (!serves(shape)) return;
   for (DType out : {DType::kBF16, DType::kF16}) {
+    if (shape.q_dtype != DType::kF32 && out != shape.q_dtype) continue;
     const Output got = runner_.run(problem, Phase::kPrefill, problem.layer(), out);
     expect_close(got, want, 1e-4 + tolerance(shape), out == DType::kBF16 ? 0x1p-8 : 0x1p-11,
                  "output type");
@@ -120,6 +121,8 @@ TEST_P(Conformance, EveryTypeIsReadAsTheValuesItHolds) {
          {Shape{.q_heads = 4, .kv_heads = 2, .qk_dim = 24, .v_dim = 20}, absorbed(4, 24, 8)}) {
       shape = adapt(shape);
       Problem plain(shape, {{5, len, 1}});
+      // A pool of 16 bits holds those of 8.
+      if (shape.kv_dtype != DType::kF32 && tensor::dtype_bytes(type, 1) > 1) continue;
       shape.kv_dtype = type;
       const Problem narrow(shape, {{5, len, 1}});
       if (!serves(shape) || !serves(plain.shape())) continue;
@@ -131,8 +134,8 @@ TEST_P(Conformance, EveryTypeIsReadAsTheValuesItHolds) {
           plain.poke(0, i / dim / heads, i / dim % heads, i % dim, v_part,
                      rounded(values[i], type));
       }
-      expect_close(runner_.run(narrow), runner_.run(plain), tolerance(shape) / 10,
-                   tolerance(shape) / 10, tensor::dtype_name(type));
+      expect_close(runner_.run(narrow), runner_.run(plain), tolerance(shape, 2e-6),
+                   tolerance(shape, 2e-6), tensor::dtype_name(type));
     }
   }
 }
@@ -175,14 +178,15 @@ TEST_P(Conformance, TreeMask) {
   Problem chain(adapt(shape), {{7, 90, 1}}), causal(adapt(shape), {{7, 90, 1}});
   if (!serves(adapt(shape), Phase::kVerify, layer, true)) return;
   chain.set_tree(tree_words({-1, 0, 1, 2, 3, 4, 5}));
-  expect_close(runner_.run(chain, Phase::kVerify), runner_.run(causal, Phase::kVerify), 1e-6, 1e-6,
-               "chain");
+  expect_close(runner_.run(chain, Phase::kVerify), runner_.run(causal, Phase::kVerify),
+               tolerance(chain.shape(), 1e-6), tolerance(chain.shape(), 1e-6), "chain");
 }
 
 TEST_P(Conformance, EmptyBatch) {
   const Problem problem(adapt({}), {});
   if (!serves(problem.shape())) return;
   for (Phase phase : kPhases) {
+    if (!serves(problem.shape(), phase)) continue;
     const Output out = runner_.run(problem, phase);
     EXPECT_TRUE(out.out.empty());
   }
@@ -202,7 +206,7 @@ TEST_P(Conformance, PartialsMergeByLse) {
   const int total = 150, q_len = 4, kd = shape.qk_dim, vd = shape.v_dim;
   const Problem all(shape, {{q_len, total, 1}});
   if (!serves(shape) || !caps().lse_out || !runner_.backend().supports(all.batch({})).ok())
-    GTEST_SKIP();
+    return skip_undeclared("LSE");
   const LayerParams layer = all.layer();
   const Output want = runner_.run(all, Phase::kPrefill, layer);
   const auto k = Problem::values(1, 0, total, 2 * kd), v = Problem::values(1, 1, total, 2 * vd);
@@ -219,11 +223,8 @@ TEST_P(Conformance, PartialsMergeByLse) {
       }
       parts.push_back(runner_.run(p, Phase::kPrefill, layer));
     }
-    const Partial partials[2] = {{parts[0].out.data(), parts[0].lse.data()},
-                                 {parts[1].out.data(), parts[1].lse.data()}};
-    Output merged{std::vector<float>(want.out.size()), std::vector<float>(want.lse.size())};
-    merge_partials(partials, 2, q_len, 4, vd, merged.out.data(), merged.lse.data());
-    expect_close(merged, want, tolerance(shape), tolerance(shape), text("cut at ", cut));
+    expect_close(merge(parts, 4, vd), want, 2 * tolerance(shape), 2 * tolerance(shape),
+                 text("cut at ", cut));
   }
 }
 

@@ -20,7 +20,10 @@ class Invariance : public Suite {
     Output part(int begin, int count) const {
       const int64_t row = int64_t{shape.q_heads} * shape.v_dim, heads = shape.q_heads;
       return {{output.out.begin() + begin * row, output.out.begin() + (begin + count) * row},
-              {output.lse.begin() + begin * heads, output.lse.begin() + (begin + count) * heads}};
+              output.lse.empty()
+                  ? std::vector<float>()
+                  : std::vector<float>(output.lse.begin() + begin * heads,
+                                       output.lse.begin() + (begin + count) * heads)};
     }
   };
   static constexpr uint32_t kSeed = 9;
@@ -41,7 +44,8 @@ class Invariance : public Suite {
     Output got = runner.run(mixed, phase, whole.layer);
     const int64_t row = int64_t{shape.q_heads} * shape.v_dim, heads = shape.q_heads;
     got.out = {got.out.begin() + mates * row, got.out.begin() + (mates + count) * row};
-    got.lse = {got.lse.begin() + mates * heads, got.lse.begin() + (mates + count) * heads};
+    if (!got.lse.empty())
+      got.lse = {got.lse.begin() + mates * heads, got.lse.begin() + (mates + count) * heads};
     expect_same_bits(got, whole.part(len - count, count), what);
     const Problem alone(shape, {{count, len, kSeed}});
     expect_same_bits(runner.run(alone, phase, whole.layer), whole.part(len - count, count),
@@ -50,7 +54,7 @@ class Invariance : public Suite {
 
   // Over batch mates, phases, chunks, where a prefix hit begins, page sizes and threads.
   void check_shape(const Shape& wanted, const std::vector<int>& lengths, int window) {
-    if (!caps().batch_invariant) GTEST_SKIP();
+    if (!caps().batch_invariant) return skip_undeclared("batch_invariant");
     Shape shape = adapt(wanted);
     if (!serves(shape)) return;
     const int total = *std::max_element(lengths.begin(), lengths.end());
@@ -73,6 +77,7 @@ class Invariance : public Suite {
     }
     shape = whole.shape;
     for (int threads : {1, 3, 8}) {
+      if (runner_.on_gpu()) break;
       const Runner other(GetParam().backend, GetParam().isa, threads);
       expect_chunk(other, whole, shape, 1, total, rows ? Phase::kPrefill : Phase::kDecode,
                    text("threads: ", threads));
@@ -82,30 +87,31 @@ class Invariance : public Suite {
 };
 ATTUNE_SUITE(Invariance);
 
-// The reference is slow, and has nothing that could vary.
-std::vector<int> lengths(const Capabilities& c) {
-  if (c.name == "reference") return {65, 130};
+// The reference is slow on a CPU, and has nothing there that could vary.
+std::vector<int> lengths(const Runner& runner) {
+  if (runner.backend().capabilities().name == "reference" && !runner.on_gpu()) return {65, 130};
   return {1, 64, 65, 511, 513, 777, 1200};
 }
 
 TEST_P(Invariance, Mha) {
   const Shape shape{.q_heads = 2, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
-  for (int window : {0, 100}) check_shape(shape, lengths(caps()), window);
+  for (int window : {0, 100}) check_shape(shape, lengths(runner_), window);
 }
 
 TEST_P(Invariance, Gqa) {
   const Shape shape{.q_heads = 6, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
-  for (int window : {0, 100}) check_shape(shape, lengths(caps()), window);
+  for (int window : {0, 100}) check_shape(shape, lengths(runner_), window);
 }
 
 TEST_P(Invariance, Absorbed) {
-  check_shape(absorbed(16, 16, 8), lengths(caps()), 0);
-  check_shape(absorbed(16, 16, 8), lengths(caps()), 100);
+  check_shape(absorbed(16, 16, 8), lengths(runner_), 0);
+  check_shape(absorbed(16, 16, 8), lengths(runner_), 100);
 }
 
 // Of MLA's 128 heads two tiles are made; in float16 rows are converted first.
 TEST_P(Invariance, AbsorbedAtModelDims) {
-  if (caps().name == "reference") GTEST_SKIP() << "covered by the small shapes";
+  if (caps().name == "reference" && !runner_.on_gpu())
+    GTEST_SKIP() << "covered by the small shapes";
   Shape shape = absorbed(128, 512, 64);
   shape.kv_dtype = tensor::DType::kF16;
   check_shape(shape, {65, 130}, 0);
@@ -113,7 +119,7 @@ TEST_P(Invariance, AbsorbedAtModelDims) {
 }
 
 TEST_P(Invariance, Ragged) {
-  check_shape(ragged(2, 24, 16), lengths(caps()), 0);
+  check_shape(ragged(2, 24, 16), lengths(runner_), 0);
 }
 
 }  // namespace

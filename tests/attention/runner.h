@@ -1,6 +1,7 @@
 // A backend on a device, the outputs it gives for a Problem, and how outputs are compared.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +16,34 @@ struct Output {
   std::vector<float> lse;  // [tokens, q_heads]; empty if the backend gives none
 };
 
+// Host memory as a device's kernels see it: itself on a CPU; on a GPU a copy that lives as long as
+// this object.
+class DeviceMemory {
+ public:
+  DeviceMemory(device::Device& device, device::Stream& stream) : device_(device), stream_(stream) {}
+  template <typename T>
+  T* copy_of(T* host, int64_t count) {
+    return static_cast<T*>(copy(host, count * int64_t{sizeof(T)}));
+  }
+  // Of `bytes` bytes; null of none.
+  void* copy(const void* host, int64_t bytes);
+  // What kernels made of the copy at `from`.
+  void copy_back(void* host, const void* from, int64_t bytes);
+  // The batch with its arrays on the GPU.
+  Batch with_arrays(const Batch& batch);
+
+ private:
+  device::Device& device_;
+  device::Stream& stream_;
+  std::vector<device::Buffer> buffers_;
+};
+
+// On the GPU what a problem holds is copied there for each run, in allocations of its own size, and
+// the host's copy of a batch's arrays is overwritten once a plan is made. Where queries have 16
+// bits there, an output of no type in particular (float32) has theirs.
 class Runner {
  public:
+  // isa kCuda: the first GPU, which must be there.
   Runner(const std::string& backend, const std::string& isa, int threads);
   // Plans and runs one layer. Rows of the output lie apart, and the gaps between them are checked
   // to be untouched; the workspace is full of NaN.
@@ -34,18 +61,35 @@ class Runner {
   // Made for the problem's limits, with a workspace that lives as long as the runner.
   std::unique_ptr<Plan> make_plan(const Problem& problem, const Tuning& tuning = {});
   Status plan_only(const Problem& problem, Phase phase) const;
+  // The problem's pages in a pool of `slots` slots that the caller filled.
+  Output run_in(void* pool, int32_t slots, const Problem& problem, Phase phase) const;
   const Backend& backend() const { return *backend_; }
   device::Device& device() const { return *device_; }
   device::Stream& stream() const { return *stream_; }
   int threads() const { return threads_; }
+  bool on_gpu() const { return device_->info().kind == device::Kind::kCuda; }
 
  private:
+  Status plan_batch(Plan& plan, const Problem& problem, Phase phase) const;
+  Output execute_in(const kv::PagedKvView& view, Plan& plan, const Problem& problem,
+                    const LayerParams& layer, tensor::DType out_dtype) const;
+
   int threads_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<Backend> backend_;
   std::vector<device::Buffer> workspaces_;
+  // The arrays on the GPU of each plan's batch, from its plan to its last run.
+  mutable std::map<const Plan*, std::unique_ptr<DeviceMemory>> arrays_;
 };
+
+// Floats as elements of another float type, and back.
+std::vector<char> narrowed(const std::vector<float>& values, tensor::DType dtype);
+std::vector<float> widened(const char* elements, tensor::DType dtype, int64_t count);
+
+inline constexpr char kCuda[] = "cuda";
+// Why no GPU can be used; empty: one can.
+const std::string& gpu_missing();
 
 // Names of the ISA levels this machine has.
 std::vector<std::string> isa_levels();
@@ -54,6 +98,9 @@ std::vector<std::string> isa_levels();
 // LSEs are compared where both have them.
 void expect_close(const Output& got, const Output& want, double atol, double rtol,
                   const std::string& what);
+// Results over disjoint sets of keys, in their order, as the one over their union: by the CPU's op.
+Output merge(const std::vector<Output>& parts, int32_t heads, int32_t v_dim);
+
 // Fails unless all bits agree.
 void expect_same_bits(const Output& got, const Output& want, const std::string& what);
 

@@ -1,9 +1,7 @@
 #include "suite.h"
 
 #include <algorithm>
-
-#include "attention/registry.h"
-
+#include <thread>
 namespace attune::attention::test {
 namespace {
 
@@ -34,15 +32,6 @@ void PrintTo(const Target& target, std::ostream* out) {
   *out << target.backend << "_" << target.isa;
 }
 
-std::vector<Target> targets() {
-  std::vector<Target> all;
-  for (const BackendEntry& e : backends()) {
-    if (!e.unavailable.empty() || !holds(e.capabilities.archs, Arch::kCpu)) continue;
-    for (const std::string& isa : isa_levels()) all.push_back({e.capabilities.name, isa});
-  }
-  return all;
-}
-
 std::string missing(const Capabilities& c, const Shape& s, Phase phase, const LayerParams& layer,
                     bool tree) {
   const bool mla = kind_of(s) == AttentionKind::kMla;
@@ -63,14 +52,61 @@ std::string missing(const Capabilities& c, const Shape& s, Phase phase, const La
   return {};
 }
 
+namespace {
+
+// One for the CPU, at most, where the GPU that a target names is not there: the test is skipped.
+Target usable(const Target& target) {
+  if (target.isa == kCuda && !gpu_missing().empty()) return {"reference", "auto"};
+  return target;
+}
+
+// Two are enough to see races, and what a small machine has; beside a GPU the reference may hurry.
+int reference_threads(const Target& target) {
+  return target.isa == kCuda ? static_cast<int>(std::max(2u, std::thread::hardware_concurrency()))
+                             : 2;
+}
+
+Arch arch_of(const device::DeviceInfo& info) {
+  if (info.kind == device::Kind::kCpu) return Arch::kCpu;
+  if (info.sm >= 100) return Arch::kSm100;
+  if (info.sm >= 90) return Arch::kSm90;
+  if (info.sm >= 89) return Arch::kSm89;
+  return Arch::kSm80;
+}
+
+}  // namespace
+
+Suite::Suite()
+    : runner_(usable(GetParam()).backend, usable(GetParam()).isa, 2),
+      reference_("reference", "auto", reference_threads(GetParam())) {}
+
+void Suite::SetUp() {
+  if (GetParam().isa == kCuda && !gpu_missing().empty()) GTEST_SKIP() << gpu_missing();
+  const Arch arch = arch_of(runner_.device().info());
+  if (!holds(caps().archs, arch)) skip_undeclared(arch_name(arch));
+}
+
+void Suite::expect_same(const Output& got, const Output& want, const Shape& shape,
+                        const std::string& what) const {
+  if (caps().batch_invariant) return expect_same_bits(got, want, what);
+  expect_close(got, want, tolerance(shape), tolerance(shape), what);
+}
+
+void Suite::skip_undeclared(const std::string& what) {
+  GTEST_SKIP() << "does not declare " << what;
+}
+
 void Suite::TearDown() {
-  if (ran_ == 0 && !missing_.empty()) GTEST_SKIP() << "does not declare " << missing_;
+  if (ran_ == 0 && !missing_.empty()) skip_undeclared(missing_);
 }
 
 Shape Suite::adapt(Shape s) const {
   const Capabilities& c = caps();
-  if (!holds(c.q_dtypes, s.q_dtype)) s.q_dtype = c.q_dtypes.front();
-  if (!holds(c.kv_dtypes, s.kv_dtype)) s.kv_dtype = c.kv_dtypes.front();
+  // Kernels for 16 bits want both of one type, where the cache is not narrower.
+  if (!holds(c.q_dtypes, s.q_dtype))
+    s.q_dtype = holds(c.q_dtypes, s.kv_dtype) ? s.kv_dtype : c.q_dtypes.front();
+  if (!holds(c.kv_dtypes, s.kv_dtype))
+    s.kv_dtype = holds(c.kv_dtypes, s.q_dtype) ? s.q_dtype : c.kv_dtypes.front();
   if (!serves_page(s.page_size)) s.page_size = c.page_sizes.front();
   const auto& dims = dims_of(c, s);
   if (!dims.empty() && !holds(dims, {s.qk_dim, s.v_dim})) {
@@ -98,9 +134,18 @@ bool Suite::serves(const Shape& shape, Phase phase) {
   return serves(shape, phase, LayerParams{});
 }
 
+// Queries, keys and values are rounded to their types before either side reads them, products and
+// sums are float32: on tensor cores what is left is the weights' rounding to the queries' type,
+// before they meet the values (of a sum of weights 1 at most a unit roundoff of the largest value),
+// and the output's own, relative.
 double Suite::tolerance(const Shape& shape) const {
-  if (holds(caps().archs, Arch::kCpu)) return 2e-5;  // float32 whatever is read
-  return shape.q_dtype == DType::kF32 ? 2e-5 : shape.q_dtype == DType::kF16 ? 2e-3 : 2e-2;
+  constexpr double kLargest = 3.4642;  // of Problem::values
+  if (!runner_.on_gpu() || shape.q_dtype == DType::kF32) return 2e-5;
+  return kLargest * (shape.q_dtype == DType::kF16 ? 0x1p-11 : 0x1p-8);
+}
+
+double Suite::tolerance(const Shape& shape, double least) const {
+  return runner_.on_gpu() ? std::max(tolerance(shape), least) : least;
 }
 
 void Suite::check(const Shape& wanted, const std::vector<Seq>& seqs, const std::string& what,

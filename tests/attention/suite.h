@@ -1,6 +1,7 @@
-// The conformance suite's fixture: one target for each backend that this build can run, at every
-// level of the machine. What a backend does not declare is not asked of it; a test of which nothing
-// is left is skipped, with what was missing.
+// The conformance suite's fixture: one target for each backend that this build can run, on the CPU
+// at every level of the machine (targets_cpu.cc), on the GPU once (targets_gpu.cc). The reference
+// that they are held against is the CPU's always. What a backend does not declare is not asked of
+// it; a test of which nothing is left is skipped, with what was missing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,10 +15,12 @@
 namespace attune::attention::test {
 
 struct Target {
-  std::string backend, isa;
+  std::string backend, isa;  // isa kCuda: the GPU
 };
 void PrintTo(const Target& target, std::ostream* out);  // what test names end with
 std::vector<Target> targets();
+// Of every backend the one that is best on this machine: where levels make no difference.
+std::vector<Target> best_targets();
 
 // What `c` lacks for such a run; empty: nothing.
 std::string missing(const Capabilities& c, const Shape& shape, Phase phase,
@@ -25,7 +28,8 @@ std::string missing(const Capabilities& c, const Shape& shape, Phase phase,
 
 class Suite : public ::testing::TestWithParam<Target> {
  protected:
-  Suite() : runner_(GetParam().backend, GetParam().isa, 2) {}
+  Suite();
+  void SetUp() override;
   void TearDown() override;
 
   const Capabilities& caps() const { return runner_.backend().capabilities(); }
@@ -42,11 +46,17 @@ class Suite : public ::testing::TestWithParam<Target> {
   void check(const Shape& shape, const std::vector<Seq>& seqs, const std::string& what,
              Phase phase = Phase::kPrefill, const LayerParams* params = nullptr,
              const std::vector<uint64_t>& tree = {});
-  // Of outputs: rounding of what a backend computes with.
+  // Of outputs, absolute and relative: rounding of what a backend computes with.
   double tolerance(const Shape& shape) const;
+  // The same but at least what float32 sums in another order cost.
+  double tolerance(const Shape& shape, double least) const;
+  // Of the same rows in batches that differ: all bits, from a backend that is batch-invariant.
+  void expect_same(const Output& got, const Output& want, const Shape& shape,
+                   const std::string& what) const;
+  void skip_undeclared(const std::string& what);
 
   Runner runner_;
-  const Runner reference_{"reference", "auto", 2};
+  const Runner reference_;
 
  private:
   int ran_ = 0;
@@ -55,8 +65,9 @@ class Suite : public ::testing::TestWithParam<Target> {
 
 std::string text(const char* name, int64_t value);
 
-#define ATTUNE_SUITE(name)                                                 \
-  INSTANTIATE_TEST_SUITE_P(Backends, name, ::testing::ValuesIn(targets()), \
+#define ATTUNE_SUITE(name) ATTUNE_SUITE_OVER(name, targets())
+#define ATTUNE_SUITE_OVER(name, all)                                 \
+  INSTANTIATE_TEST_SUITE_P(Backends, name, ::testing::ValuesIn(all), \
                            [](const auto& info) { return ::testing::PrintToString(info.param); })
 
 }  // namespace attune::attention::test

@@ -4,7 +4,8 @@
 namespace attune::attention {
 
 BackendEntry reference_backend() {
-  return {reference::capabilities(), "", [](device::Device&) { return reference::create(); }};
+  return {reference::capabilities(), "",
+          [](device::Device& device) { return reference::create(device.info().kind); }};
 }
 
 }  // namespace attune::attention

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/backends/reference/reference_cuda.h"
 #include "attention/check.h"
 #include "base/check.h"
 #include "tensor/half.h"
@@ -141,6 +142,7 @@ struct Job {
 
 class ReferenceBackend final : public Backend {
  public:
+  explicit ReferenceBackend(device::Kind kind) : kind_(kind) {}
   const Capabilities& capabilities() const override { return capabilities_; }
   Support supports(const Batch&) const override { return {}; }
   int64_t workspace_bytes(const Limits&) const override { return 0; }
@@ -153,6 +155,7 @@ class ReferenceBackend final : public Backend {
     auto& p = static_cast<ReferencePlan&>(plan);
     p.batch = {};
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
+    if (kind_ == device::Kind::kCuda) ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     return {};
   }
@@ -161,6 +164,7 @@ class ReferenceBackend final : public Backend {
            device::Stream& stream) const override {
     const Batch& batch = static_cast<ReferencePlan&>(plan).batch;
     ATTUNE_CHECK(layer.kv_heads > 0 && layer.q_heads % layer.kv_heads == 0);
+    if (kind_ == device::Kind::kCuda) return run_on_gpu(batch, layer, kv, io, stream);
     const Job job{batch, layer, kv, io};
     for (int32_t s = 0; s < batch.num_seqs; ++s) {
       const int64_t rows = int64_t{job.q_len(s)} * layer.q_heads;
@@ -173,6 +177,7 @@ class ReferenceBackend final : public Backend {
   }
 
  private:
+  const device::Kind kind_;
   const Capabilities capabilities_ = reference::capabilities();
 };
 
@@ -194,8 +199,8 @@ Capabilities capabilities() {
   return c;
 }
 
-std::unique_ptr<Backend> create() {
-  return std::make_unique<ReferenceBackend>();
+std::unique_ptr<Backend> create(device::Kind kind) {
+  return std::make_unique<ReferenceBackend>(kind);
 }
 
 }  // namespace attune::attention::reference

@@ -1,4 +1,5 @@
-// The oracle: every feature, in plain C++ with double accumulation, straight from the definition.
+// The oracle: every feature, in plain C++ with double accumulation, straight from the definition;
+// on a GPU the same as one plain kernel with float32 sums.
 #pragma once
 
 #include <memory>
@@ -8,6 +9,6 @@
 namespace attune::attention::reference {
 
 Capabilities capabilities();
-std::unique_ptr<Backend> create();
+std::unique_ptr<Backend> create(device::Kind kind);
 
 }  // namespace attune::attention::reference
