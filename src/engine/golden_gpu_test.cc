@@ -1,4 +1,5 @@
 // The real model on a GPU; see golden.h.
+#include "device/device.h"
 #include "engine/golden.h"
 
 namespace attune {
@@ -16,7 +17,7 @@ constexpr double kMargin = 0.25;
 class GoldenOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto device = device::create_cuda_device(0);
+    auto device = ::attune::device::create_cuda_device(0);
     if (!device.ok()) GTEST_SKIP() << device.status().message();
     options_ = test_options();
     if (!std::ifstream(options_.model)) GTEST_SKIP() << options_.model << " is not there";
