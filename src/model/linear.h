@@ -80,6 +80,10 @@ class WeightLoader {
                 tensor::DType act, Linear& out);
   // Views of part of a tensor, or of memory of the caller's: packed as they are, not dropped.
   Status pack(const std::vector<tensor::TensorView>& views, tensor::DType act, Linear& out);
+  // One product of each expert, for expert_linear; they stay where they are.
+  Result<ops::ExpertWeights> gather(std::vector<const ops::PackedWeight*> experts) {
+    return ops::gather_experts(std::move(experts), device_, stream_);
+  }
   // The source needs to keep this tensor's memory no longer.
   void done_with(const tensor::TensorView& view);
 

@@ -4,6 +4,27 @@ namespace attune::model {
 
 using tensor::DType;
 
+namespace {
+
+Status gather(const std::vector<GatedMlp::Weights>& experts, Linear GatedMlp::Weights::*which,
+              WeightLoader& loader, ExpertLinear& out) {
+  const std::vector<Linear::Part>& head = (experts[0].*which).parts;
+  for (size_t i = 0; i < head.size(); ++i) {
+    std::vector<const ops::PackedWeight*> weights;
+    for (const GatedMlp::Weights& expert : experts) {
+      const std::vector<Linear::Part>& parts = (expert.*which).parts;
+      if (parts.size() != head.size() || parts[i].first_row != head[i].first_row)
+        return unsupported("experts of one layer whose weights are of different types");
+      weights.push_back(&parts[i].weight);
+    }
+    ATTUNE_ASSIGN_OR_RETURN(ops::ExpertWeights gathered, loader.gather(std::move(weights)));
+    out.parts.push_back({std::move(gathered), head[i].first_row});
+  }
+  return {};
+}
+
+}  // namespace
+
 Moe::Moe(const Context& context)
     : c_(context),
       m_(context.config.moe),
@@ -22,6 +43,9 @@ Status Moe::load(int32_t index, WeightLoader& loader) {
   for (int32_t e = 0; e < m_.num_experts; ++e)
     ATTUNE_RETURN_IF_ERROR(shared_.load(p + "mlp.experts." + std::to_string(e) + ".", false, loader,
                                         layer.experts[e]));
+  ATTUNE_RETURN_IF_ERROR(
+      gather(layer.experts, &GatedMlp::Weights::gate_up, loader, layer.gate_up));
+  ATTUNE_RETURN_IF_ERROR(gather(layer.experts, &GatedMlp::Weights::down, loader, layer.down));
   if (m_.shared_experts == 0) return {};
   return shared_.load(p + "mlp.shared_experts.", false, loader, layer.shared);
 }
@@ -29,7 +53,6 @@ Status Moe::load(int32_t index, WeightLoader& loader) {
 Status Moe::allocate(device::Device& device) {
   const int64_t t = c_.options.max_tokens, rows = t * m_.experts_per_token;
   const int64_t h = c_.config.hidden_size, inter = m_.intermediate_size, act = c_.act_bytes();
-  items_.reserve(2 * static_cast<size_t>(m_.num_experts));
   if (m_.shared_experts > 0) ATTUNE_RETURN_IF_ERROR(shared_.allocate(device));
   if (c_.options.act != DType::kF32)
     ATTUNE_RETURN_IF_ERROR(model::allocate({{exact_, t * h * 4, "the router's inputs"}}, device));
@@ -40,7 +63,7 @@ Status Moe::allocate(device::Device& device) {
                           {offsets_, (m_.num_experts + int64_t{1}) * 4, "experts' rows"},
                           {token_of_row_, rows * 4, "tokens of rows"},
                           {x_, rows * h * act, "experts' inputs"},
-                          {gate_up_, rows * 2 * inter * 4, "experts' gate and up products"},
+                          {gate_up_, rows * 2 * inter * c_.inter_bytes(), "experts' gate and up products"},
                           {act_, rows * inter * act, "experts' gated activations"},
                           {y_, rows * h * 4, "experts' outputs"}},
                          device);
@@ -107,9 +130,10 @@ void Moe::run_experts(const Layer& layer, const Step& step, float* hidden, devic
                      .row_bytes = h * c_.act_bytes(),
                      .out = x_.data()},
                     stream);
-  expert_products(layer, &GatedMlp::Weights::gate_up, x_.data(), h, gate_up_.as<float>(), 2 * inter,
+  expert_products(layer.gate_up, x_.data(), h, rows, gate_up_.data(), c_.options.inter, 2 * inter,
                   stream);
-  c_.ops->silu_mul({.gate_up = gate_up_.as<float>(),
+  c_.ops->silu_mul({.gate_up = gate_up_.data(),
+                    .x_dtype = c_.options.inter,
                     .ldx = 2 * inter,
                     .rows = rows,
                     .n = static_cast<int32_t>(inter),
@@ -117,7 +141,7 @@ void Moe::run_experts(const Layer& layer, const Step& step, float* hidden, devic
                     .ldo = inter,
                     .out_dtype = c_.options.act},
                    stream);
-  expert_products(layer, &GatedMlp::Weights::down, act_.data(), inter, y_.as<float>(), h, stream);
+  expert_products(layer.down, act_.data(), inter, rows, y_.data(), DType::kF32, h, stream);
   c_.ops->moe_combine({.y = y_.as<float>(),
                        .row_of_pair = row_of_pair_.as<int32_t>(),
                        .weights = weights_.as<float>(),
@@ -129,19 +153,21 @@ void Moe::run_experts(const Layer& layer, const Step& step, float* hidden, devic
                       stream);
 }
 
-void Moe::expert_products(const Layer& layer, Linear GatedMlp::Weights::*which, const void* x,
-                          int64_t inputs, float* y, int64_t outputs, device::Stream& stream) {
-  items_.clear();
-  const int32_t* offsets = offsets_.as<int32_t>();
-  for (int32_t e = 0; e < m_.num_experts; ++e) {
-    const int64_t first = offsets[e];
-    const int32_t count = offsets[e + 1] - offsets[e];
-    if (count == 0) continue;
-    c_.append_items(layer.experts[e].*which,
-                    static_cast<const char*>(x) + first * inputs * c_.act_bytes(), inputs, count,
-                    y + first * outputs, outputs, items_);
-  }
-  c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
+void Moe::expert_products(const ExpertLinear& linear, const void* x, int64_t inputs, int32_t rows,
+                          void* y, DType y_dtype, int64_t outputs, device::Stream& stream) {
+  for (const ExpertLinear::Part& part : linear.parts)
+    c_.ops->expert_linear(
+        {.x = x,
+         .x_dtype = c_.options.act,
+         .ldx = inputs,
+         .rows = rows,
+         .offsets = offsets_.as<int32_t>(),
+         .weights = &part.weights,
+         .y = static_cast<char*>(y) + part.first_row * tensor::dtype_bytes(y_dtype, 1),
+         .y_dtype = y_dtype,
+         .ldy = outputs,
+         .deterministic = c_.options.deterministic},
+        stream);
 }
 
 std::unique_ptr<Block> make_moe(const Context& context) {

@@ -6,7 +6,8 @@ namespace {
 
 // The small ops serve every level; the products have a kernel per level.
 constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
-                        void (*linear_group)(const LinearParams*, int32_t, Stream&)) {
+                        void (*linear_group)(const LinearParams*, int32_t, Stream&),
+                        void (*expert_linear)(const ExpertLinearParams&, Stream&)) {
   return {
       .embed = cpu::embed,
       .rms_norm = cpu::rms_norm,
@@ -15,6 +16,7 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
       .silu_mul = cpu::silu_mul,
       .linear = linear,
       .linear_group = linear_group,
+      .expert_linear = expert_linear,
       .gather_rows = cpu::gather_rows,
       .soft_cap = cpu::soft_cap,
       .rope = cpu::rope,
@@ -33,10 +35,13 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
 }  // namespace
 
 const OpTable& cpu_ops(device::CpuIsa isa) {
-  static constexpr OpTable kAvx2 = table(cpu::linear_avx2, cpu::linear_group_avx2);
-  static constexpr OpTable kAvx512 = table(cpu::linear_avx512, cpu::linear_group_avx512);
+  static constexpr OpTable kAvx2 = table(cpu::linear_avx2, cpu::linear_group_avx2,
+                                          cpu::expert_linear<cpu::linear_group_avx2>);
+  static constexpr OpTable kAvx512 = table(cpu::linear_avx512, cpu::linear_group_avx512,
+                                            cpu::expert_linear<cpu::linear_group_avx512>);
   static constexpr OpTable kAvx512Bf16 =
-      table(cpu::linear_avx512_bf16, cpu::linear_group_avx512_bf16);
+      table(cpu::linear_avx512_bf16, cpu::linear_group_avx512_bf16,
+            cpu::expert_linear<cpu::linear_group_avx512_bf16>);
   switch (isa) {
     case device::CpuIsa::kAvx2:
       return kAvx2;

@@ -13,6 +13,7 @@ const OpTable* cuda_ops() {
       .silu_mul = cuda::silu_mul,
       .linear = cuda::linear,
       .linear_group = cuda::linear_group,
+      .expert_linear = cuda::expert_linear,
       .gather_rows = cuda::gather_rows,
       .soft_cap = cuda::soft_cap,
       .rope = cuda::rope,

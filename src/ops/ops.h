@@ -14,7 +14,8 @@ namespace attune::ops {
 using device::Stream;
 using tensor::DType;
 
-struct PackedWeight;  // ops/gemm/gemm.h
+struct PackedWeight;   // ops/gemm/gemm.h
+struct ExpertWeights;  // the same
 
 // x[t, :] = table[ids[t], :], in float32; zeros for an id outside of [0, vocab).
 struct EmbedParams {
@@ -172,6 +173,22 @@ struct LinearParams {
   bool deterministic;  // a row's result must not depend on m, to the bit
 };
 
+// Of each expert e its rows r in [offsets[e], offsets[e + 1]): y[r, n] = sum_k x[r, k] * w_e[n, k].
+// A row's result depends on that row alone if `deterministic`; on a GPU always.
+struct ExpertLinearParams {
+  const void* x;  // [rows, k], row stride ldx (elements), ordered by expert; on a GPU every row
+                  // begins at a multiple of 16 bytes
+  DType x_dtype;
+  int64_t ldx;
+  int32_t rows;            // offsets[experts]
+  const int32_t* offsets;  // [experts + 1], where the device has it
+  const ExpertWeights* weights;
+  void* y;  // [rows, n], row stride ldy
+  DType y_dtype;
+  int64_t ldy;
+  bool deterministic;
+};
+
 // rows of x picked by index: out[i] = x[rows[i]] (the last tokens of each sequence before the
 // head).
 struct GatherRowsParams {
@@ -258,6 +275,7 @@ struct OpTable {
   // Independent products at once (heads, experts): many small ones cost one hand-over. They share
   // x_dtype.
   void (*linear_group)(const LinearParams* items, int32_t count, Stream&);
+  void (*expert_linear)(const ExpertLinearParams&, Stream&);
   void (*gather_rows)(const GatherRowsParams&, Stream&);
   void (*soft_cap)(const SoftCapParams&, Stream&);
   void (*rope)(const RopeParams&, Stream&);

@@ -35,7 +35,17 @@ struct PackedWeight {
 Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
                                  device::Device& device, device::Stream& stream);
 
-// The same for each kind of device; a build without CUDA refuses the second.
+// The experts of a layer for `expert_linear`; the weights stay the caller's, and where they are.
+struct ExpertWeights {
+  std::vector<const PackedWeight*> weights;  // [experts]
+  device::Buffer table;                      // on a GPU: where their data lie
+};
+
+// Errors: invalid_argument where the weights differ in shape or type; resource_exhausted.
+Result<ExpertWeights> gather_experts(std::vector<const PackedWeight*> weights,
+                                     device::Device& device, device::Stream& stream);
+
+// pack_weight for each kind of device; a build without CUDA refuses the second.
 namespace cpu {
 Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
                                  device::Device& device, device::Stream& stream);

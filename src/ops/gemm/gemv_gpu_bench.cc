@@ -219,17 +219,20 @@ class Bench {
 };
 
 void sweep(Bench& bench) {
-  for (int32_t m : {1, 4, 16}) {
-    for (int kib : {75, 113, 150, 227}) {
-      for (int stages : {3, 4, 5, 6, 8, 12}) {
-        if (stages * 17 > kib) continue;
-        for (int ctas : {1, 2}) {
-          if (ctas * kib > 227) continue;
-          bench.chain("  m=" + std::to_string(m) + " " + std::to_string(kib) + " KiB, " +
-                          std::to_string(stages) + " stages, " + std::to_string(ctas) +
-                          " per multiprocessor",
-                      CudaLayout::kBF16, m, true,
-                      {.shared_bytes = kib * 1024, .stages = stages, .ctas_per_sm = ctas});
+  const std::pair<const char*, CudaLayout> layouts[] = {{"bfloat16", CudaLayout::kBF16},
+                                                        {"4 bits", CudaLayout::kCode4}};
+  for (const auto& [name, layout] : layouts) {
+    for (int32_t m : {1, 4, 16}) {
+      for (int kib : {75, 113, 150, 227}) {
+        for (int stages : {2, 3, 4, 6, 8}) {
+          for (int ctas : {1, 2}) {
+            if (ctas * kib > 227) continue;
+            bench.chain(std::string("  ") + name + " m=" + std::to_string(m) + " " +
+                            std::to_string(kib) + " KiB, " + std::to_string(stages) +
+                            " stages, " + std::to_string(ctas) + " CTAs",
+                        layout, m, true,
+                        {.shared_bytes = kib * 1024, .stages = stages, .ctas_per_sm = ctas});
+          }
         }
       }
     }
@@ -253,8 +256,11 @@ int main(int argc, char** argv) {
         bench.chain(std::string(name) + ", m=" + std::to_string(m), layout, m, pdl, {});
     bench.shapes(layout, 1);
   }
-  for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
-  for (int32_t m : {2048, 8192}) bench.rate(m);
-  if (argc > 1 && std::strcmp(argv[1], "--sweep") == 0) sweep(bench);
+  if (argc > 1 && std::strcmp(argv[1], "--sweep") == 0) {
+    sweep(bench);
+  } else {
+    for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
+    for (int32_t m : {2048, 8192}) bench.rate(m);
+  }
   bench.read();
 }

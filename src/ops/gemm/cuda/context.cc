@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "ops/gemm/cuda/gemv.h"
+#include "ops/gemm/cuda/grouped.h"
 #include "ops/gemm/cuda/rows.h"
 
 namespace attune::ops::gemm {
@@ -92,7 +93,8 @@ Status CudaContext::open(device::Device& device) {
   ATTUNE_RETURN_IF_ERROR(find(api_.preference_set, "cublasLtMatmulPreferenceSetAttribute"));
   // Also makes the device the thread's current one, which the library's handle is then for.
   ATTUNE_ASSIGN_OR_RETURN(workspace_, device.allocate(kWorkspaceBytes, "cuBLASLt's workspace"));
-  prepare_gemv(info_);
+  if (!prepare_gemv(info_)) return unsupported("the NVIDIA driver has no tensor maps: update it");
+  prepare_grouped();
   if (const cublasStatus_t status = api_.create(&handle_); status != CUBLAS_STATUS_SUCCESS)
     return unavailable(base::cat("cublasLtCreate of ", library_->path(), " failed with status ",
                                  static_cast<int>(status)));

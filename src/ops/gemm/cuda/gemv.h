@@ -28,8 +28,8 @@ struct GemvTuning {
   int32_t ctas_per_sm = 0;
 };
 
-// Once per device, before the first gemv there.
-void prepare_gemv(const device::DeviceInfo& info);
+// Once per device, before the first gemv there. False: the driver is too old for it.
+bool prepare_gemv(const device::DeviceInfo& info);
 void gemv(const GemvParams& p, CudaLayout layout, const device::DeviceInfo& info,
           device::Stream& stream, const GemvTuning& tuning = {});
 

@@ -2,9 +2,11 @@
 // through cuBLASLt, for which codes are first made bfloat16.
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/cuda_kernels.h"
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/gemv.h"
+#include "ops/gemm/cuda/grouped.h"
 #include "ops/gemm/cuda/rows.h"
 #include "ops/gemm/gemm.h"
 
@@ -96,6 +98,40 @@ void in_parts(const LinearParams& p, Stream& stream) {
   if (p.bias) gemm::add_bias(p, stream);
 }
 
+bool aligned(const void* x, int64_t ldx) {
+  return (reinterpret_cast<uint64_t>(x) | static_cast<uint64_t>(ldx * 2)) % 16 == 0;
+}
+
+// By one launch; false: they are not alike enough.
+bool at_once(const LinearParams* items, int32_t count, gemm::ProblemList& list, Stream& stream) {
+  const LinearParams& head = items[0];
+  int32_t most = 0;
+  list.count = count;
+  for (int32_t i = 0; i < count; ++i) {
+    const LinearParams& p = items[i];
+    if (p.weight->layout != head.weight->layout || p.weight->k != head.weight->k ||
+        p.y_dtype != head.y_dtype || p.accumulate != head.accumulate || p.bias != nullptr ||
+        layout_of(p) == CudaLayout::kF32 || !aligned(p.x, p.ldx))
+      return false;
+    list.problems[i] = {.w = p.weight->data.as<uint8_t>(),
+                        .x = static_cast<const uint8_t*>(p.x),
+                        .y = p.y,
+                        .ldx = p.ldx,
+                        .ldy = p.ldy,
+                        .m = p.m,
+                        .n = p.weight->n};
+    most = std::max(most, p.m);
+  }
+  gemm::grouped(list,
+                {.k = head.weight->k,
+                 .layout = layout_of(head),
+                 .y_bf16 = head.y_dtype == DType::kBF16,
+                 .accumulate = head.accumulate,
+                 .typical_m = most},
+                head.weight->cuda->info(), stream);
+  return true;
+}
+
 }  // namespace
 
 void linear(const LinearParams& p, Stream& stream) {
@@ -115,7 +151,34 @@ void linear(const LinearParams& p, Stream& stream) {
 }
 
 void linear_group(const LinearParams* items, int32_t count, Stream& stream) {
-  for (int32_t i = 0; i < count; ++i) linear(items[i], stream);
+  gemm::ProblemList list;
+  for (int32_t first = 0; first < count; first += gemm::kMostListed) {
+    const int32_t some = std::min(gemm::kMostListed, count - first);
+    if (some == 1 || !at_once(items + first, some, list, stream))
+      for (int32_t i = first; i < first + some; ++i) linear(items[i], stream);
+  }
+}
+
+void expert_linear(const ExpertLinearParams& p, Stream& stream) {
+  const auto experts = static_cast<int32_t>(p.weights->weights.size());
+  if (p.rows == 0) return;
+  const PackedWeight& head = *p.weights->weights[0];
+  ATTUNE_CHECK(experts <= gemm::kMostProblems && head.act == DType::kBF16 &&
+               p.x_dtype == DType::kBF16 && aligned(p.x, p.ldx));
+  gemm::grouped({.w = p.weights->table.as<const uint8_t*>(),
+                 .x = static_cast<const uint8_t*>(p.x),
+                 .y = p.y,
+                 .ldx = p.ldx,
+                 .ldy = p.ldy,
+                 .offsets = p.offsets,
+                 .n = head.n,
+                 .count = experts},
+                {.k = head.k,
+                 .layout = static_cast<CudaLayout>(head.layout),
+                 .y_bf16 = p.y_dtype == DType::kBF16,
+                 .accumulate = false,
+                 .typical_m = (p.rows + experts - 1) / experts},
+                head.cuda->info(), stream);
 }
 
 }  // namespace attune::ops::cuda
