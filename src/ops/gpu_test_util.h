@@ -148,7 +148,7 @@ inline double rounding(DType dtype) {
     case DType::kF16:
       return 0x1p-11;
     case DType::kBF16:
-      return 0x1p-8 / 2;
+      return 0x1p-8;
     case DType::kF8E4M3:
       return 0x1p-4;
     default:

@@ -6,115 +6,167 @@
 namespace attune::ops::cuda {
 namespace {
 
-constexpr int32_t kWarpsPerBlock = 4;
-constexpr int32_t kMaxExperts = 2048;  // 16 bytes each of a warp are 32 of 48 KiB
+constexpr int32_t kWarpsPerBlock = 2;
+constexpr int32_t kMaxExperts = 1024;
 
 // As the CPU's: correctly rounded but for rarest cases, so that the choice is the same.
 __device__ __forceinline__ float exact_exp(float x) {
   return static_cast<float>(exp(static_cast<double>(x)));
 }
 
-struct Best {
-  float value;
-  int32_t index;
+// Floats as integers of the same order; 0 is less than any.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 is 0
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The lowest index of those lanes whose key is the largest of all, in every lane.
+__device__ __forceinline__ int32_t best_index(uint32_t key, int32_t index) {
+  const uint32_t top = __reduce_max_sync(~0u, key);
+  return __reduce_min_sync(~0u, key == top ? index : INT32_MAX);
+}
+
+// A lane's experts are lane + 32 v.
+template <int V>
+struct Experts {
+  float score[V];
+  uint32_t key[V];  // of the choice; 0: taken, or none
+
+  // The best with `first` <= index < `end`, in every lane; INT32_MAX - or any index whose key is 0
+  // - if there is none.
+  __device__ __forceinline__ int32_t best(int32_t lane, int32_t first, int32_t end,
+                                          uint32_t* top) const {
+    uint32_t mine = 0;
+    int32_t index = INT32_MAX;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int32_t e = lane + v * kWarp;
+      if (e >= first && e < end && key[v] > mine) {
+        mine = key[v];
+        index = e;
+      }
+    }
+    *top = __reduce_max_sync(~0u, mine);
+    return __reduce_min_sync(~0u, mine == *top ? index : INT32_MAX);
+  }
+  __device__ __forceinline__ void set_key(int32_t lane, int32_t e, uint32_t to) {
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (lane + v * kWarp == e) key[v] = to;
+  }
+  __device__ __forceinline__ float score_of(int32_t e) const {
+    float s = 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (v == e / kWarp) s = score[v];
+    return __shfl_sync(~0u, s, e % kWarp);
+  }
 };
 
-// Larger; of equals the lower index. NaN loses against all.
-__device__ __forceinline__ bool better(const Best& a, const Best& b) {
-  if (isnan(b.value)) return !isnan(a.value) || a.index < b.index;
-  return a.value > b.value || (a.value == b.value && a.index < b.index);
+__device__ __forceinline__ float float_of(uint32_t key) {
+  return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// The index of the largest of x[0, n) in shared memory, the lowest of equals, in all lanes; NaN is
-// never it unless all are.
-__device__ int32_t argmax(const float* x, int32_t n) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
-  Best best = {NAN, n};
-  for (int32_t i = lane; i < n; i += kWarp)
-    if (better({x[i], i}, best)) best = {x[i], i};
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const Best other = {__shfl_xor_sync(~0u, best.value, offset),
-                        __shfl_xor_sync(~0u, best.index, offset)};
-    if (better(other, best)) best = other;
-  }
-  return best.index;
-}
-
-__device__ float group_score(const float* x, int32_t n, bool top2) {
-  float first = -INFINITY, second = -INFINITY;
-  for (int32_t i = 0; i < n; ++i) {
-    if (x[i] > first) {
-      second = first;
-      first = x[i];
-    } else if (x[i] > second) {
-      second = x[i];
-    }
-  }
-  return top2 ? first + second : first;
-}
-
-// Experts of all groups but the best get -inf. `groups`: shared, [2 * p.groups].
-__device__ void keep_best_groups(const MoeRouteParams& p, float* choice, float* groups) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
+// Experts of all groups but the best get -inf. `groups`: shared, [p.groups] keys and [p.groups]
+// marks.
+template <int V>
+__device__ __forceinline__ void keep_best_groups(const MoeRouteParams& p, int32_t lane,
+                                                 Experts<V>& experts, uint32_t* groups) {
   const int32_t each = p.experts / p.groups;
-  float* kept = groups + p.groups;
-  for (int32_t g = lane; g < p.groups; g += kWarp) {
-    groups[g] = group_score(choice + g * each, each, p.group_top2);
-    kept[g] = 0;
+  uint32_t* kept = groups + p.groups;
+  for (int32_t g = 0; g < p.groups; ++g) {
+    uint32_t first, second = ordered(-INFINITY);
+    const int32_t e = experts.best(lane, g * each, (g + 1) * each, &first);
+    if (p.group_top2) {
+      experts.set_key(lane, e, 0);
+      uint32_t key;
+      experts.best(lane, g * each, (g + 1) * each, &key);
+      experts.set_key(lane, e, first);
+      if (key != 0) second = key;
+    }
+    if (lane == 0) {
+      groups[g] = p.group_top2 ? ordered(float_of(first) + float_of(second)) : first;
+      kept[g] = 0;
+    }
   }
   __syncwarp();
   for (int32_t i = 0; i < p.top_groups; ++i) {
-    const int32_t best = argmax(groups, p.groups);
+    uint32_t key = 0;
+    int32_t index = INT32_MAX;
+    for (int32_t g = lane; g < p.groups; g += kWarp) {
+      if (groups[g] > key) {
+        key = groups[g];
+        index = g;
+      }
+    }
+    const int32_t best = best_index(key, index);
     __syncwarp();
     if (lane == 0) {
       kept[best] = 1;
-      groups[best] = -INFINITY;
+      groups[best] = ordered(-INFINITY);
     }
     __syncwarp();
   }
-  for (int32_t e = lane; e < p.groups * each; e += kWarp)
-    if (kept[e / each] == 0) choice[e] = -INFINITY;
-  __syncwarp();
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int32_t e = lane + v * kWarp;
+    if (e < p.groups * each && kept[e / each] == 0) experts.key[v] = ordered(-INFINITY);
+  }
 }
 
-// Scores into shared memory.
-__device__ void score(const MoeRouteParams& p, const float* logits, float* scores) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
+template <int V>
+__device__ __forceinline__ void score(const MoeRouteParams& p, const float* logits, int32_t lane,
+                                      Experts<V>& experts) {
+  float x[V];
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int32_t e = lane + v * kWarp;
+    x[v] = e < p.experts ? logits[e] : -INFINITY;
+  }
   if (p.sigmoid) {
-    for (int32_t e = lane; e < p.experts; e += kWarp)
-      scores[e] = 1.0f / (1.0f + exact_exp(-logits[e]));
+#pragma unroll
+    for (int v = 0; v < V; ++v) experts.score[v] = 1.0f / (1.0f + exact_exp(-x[v]));
     return;
   }
   float top = -INFINITY;
-  for (int32_t e = lane; e < p.experts; e += kWarp) top = fmaxf(top, logits[e]);
+#pragma unroll
+  for (int v = 0; v < V; ++v) top = fmaxf(top, x[v]);
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
     top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
   float sum = 0;
-  for (int32_t e = lane; e < p.experts; e += kWarp) sum += scores[e] = exact_exp(logits[e] - top);
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    experts.score[v] = lane + v * kWarp < p.experts ? exact_exp(x[v] - top) : 0.0f;
+    sum += experts.score[v];
+  }
   sum = warp_sum(sum);
-  for (int32_t e = lane; e < p.experts; e += kWarp) scores[e] /= sum;
+#pragma unroll
+  for (int v = 0; v < V; ++v) experts.score[v] /= sum;
 }
 
-// A warp per token, its scores in shared memory.
+// A warp per token, its experts in registers.
+template <int V>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp) route_kernel(MoeRouteParams p) {
-  extern __shared__ float shared[];
+  extern __shared__ uint32_t shared[];
   pdl_wait();
   pdl_trigger();
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarp);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
   if (token >= p.tokens) return;
-  float* scores = shared + warp * 4 * p.experts;
-  float* choice = scores + p.experts;
-  score(p, p.logits + token * p.experts, scores);
+  Experts<V> experts;
+  score(p, p.logits + token * p.experts, lane, experts);
   bool broken = false;
-  for (int32_t e = lane; e < p.experts; e += kWarp) {
-    choice[e] = scores[e] + (p.bias ? p.bias[e] : 0.0f);
-    broken |= isnan(choice[e]);
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int32_t e = lane + v * kWarp;
+    experts.key[v] = 0;
+    if (e >= p.experts) continue;
+    const float choice = experts.score[v] + (p.bias ? p.bias[e] : 0.0f);
+    broken |= isnan(choice);
+    experts.key[v] = ordered(choice);
   }
-  __syncwarp();
   int32_t* ids = p.ids + token * p.top_k;
   float* weights = p.weights + token * p.top_k;
   if (__any_sync(~0u, broken)) {  // no choice is right: the row becomes NaN
@@ -124,18 +176,18 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp) route_kernel(MoeRoutePa
     }
     return;
   }
-  if (p.groups > 1) keep_best_groups(p, choice, choice + p.experts);
+  if (p.groups > 1) keep_best_groups(p, lane, experts, shared + warp * 2 * p.groups);
   float sum = 0;
   for (int32_t j = 0; j < p.top_k; ++j) {
-    const int32_t best = argmax(choice, p.experts);
-    sum += scores[best];
+    uint32_t key;
+    const int32_t best = experts.best(lane, 0, p.experts, &key);
+    experts.set_key(lane, best, 0);
+    const float weight = experts.score_of(best);
+    sum += weight;
     if (lane == j % kWarp) {
       ids[j] = best;
-      weights[j] = scores[best];
+      weights[j] = weight;
     }
-    __syncwarp();
-    if (lane == 0) choice[best] = NAN;  // taken
-    __syncwarp();
   }
   const float factor = p.normalize ? p.scale / (sum + 1e-20f) : p.scale;
   for (int32_t j = lane; j < p.top_k; j += kWarp) weights[j] *= factor;
@@ -146,15 +198,16 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp) route_kernel(MoeRoutePa
 void moe_route(const MoeRouteParams& p, Stream& stream) {
   if (p.tokens == 0) return;
   ATTUNE_CHECK(p.experts <= kMaxExperts && p.top_k <= p.experts && p.groups <= p.experts);
-  const int32_t warp_bytes = 4 * p.experts * int32_t{sizeof(float)};
-  int32_t warps = kWarpsPerBlock;
-  while (warps > 1 && warps * warp_bytes > (48 << 10)) warps /= 2;
+  auto* kernel = p.experts <= 64    ? route_kernel<2>
+                 : p.experts <= 128 ? route_kernel<4>
+                 : p.experts <= 256 ? route_kernel<8>
+                 : p.experts <= 512 ? route_kernel<16>
+                                    : route_kernel<kMaxExperts / kWarp>;
   launch_kernel(stream, "moe_route",
-                {.grid = dim3(static_cast<uint32_t>(ceil_div(p.tokens, warps))),
-                 .block = dim3(static_cast<uint32_t>(warps * kWarp)),
-                 .shared_bytes = static_cast<uint32_t>(warps * warp_bytes)},
-                {{"tokens", p.tokens}, {"experts", p.experts}, {"top_k", p.top_k}}, route_kernel,
-                p);
+                {.grid = dim3(static_cast<uint32_t>(ceil_div(p.tokens, kWarpsPerBlock))),
+                 .block = dim3(kWarpsPerBlock * kWarp),
+                 .shared_bytes = static_cast<uint32_t>(kWarpsPerBlock * 2 * p.groups * 4)},
+                {{"tokens", p.tokens}, {"experts", p.experts}, {"top_k", p.top_k}}, kernel, p);
 }
 
 }  // namespace attune::ops::cuda

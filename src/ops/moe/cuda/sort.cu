@@ -17,6 +17,15 @@ __device__ int32_t block_total(int32_t v, int32_t* partials) {
   return sum;
 }
 
+constexpr int kAtOnce = 8;  // ids that a thread loads before it looks at them
+
+// -1 behind the end.
+__device__ __forceinline__ void load_ids(const int32_t* from, int64_t i, int64_t end,
+                                         int32_t (&ids)[kAtOnce]) {
+#pragma unroll
+  for (int u = 0; u < kAtOnce; ++u) ids[u] = i + u * kWarp < end ? from[i + u * kWarp] : -1;
+}
+
 // A block per expert: its first row is the number of pairs of lower experts, and its pairs follow
 // in order. Every block reads all ids, which the L2 cache holds; none waits for another. A warp has
 // a run of neighbours.
@@ -32,11 +41,14 @@ __global__ void __launch_bounds__(kMaxThreads) sort_kernel(MoeSortParams p) {
   const int64_t run = (pairs + warps * kWarp - 1) / (warps * kWarp) * kWarp;
   const int64_t begin = warp * run, end = begin + run < pairs ? begin + run : pairs;
   int32_t below = 0, mine = 0;
-#pragma unroll 4
-  for (int64_t i = begin + lane; i < end; i += kWarp) {
-    const int32_t id = p.ids[i];
-    below += id < expert;
-    mine += id == expert;
+  for (int64_t i = begin + lane; i < end; i += kAtOnce * kWarp) {
+    int32_t ids[kAtOnce];
+    load_ids(p.ids, i, end, ids);
+#pragma unroll
+    for (int32_t id : ids) {
+      below += id >= 0 && id < expert;
+      mine += id == expert;
+    }
   }
   mine = __reduce_add_sync(~0u, mine);
   if (lane == 0) of_warp[warp] = mine;
@@ -51,17 +63,20 @@ __global__ void __launch_bounds__(kMaxThreads) sort_kernel(MoeSortParams p) {
     if (expert == p.experts - 1) p.offsets[p.experts] = all;
   }
   if (mine == 0) return;
-#pragma unroll 4
-  for (int64_t base = begin; base < end; base += kWarp) {
-    const int64_t i = base + lane;
-    const bool hit = i < end && p.ids[i] == expert;
-    const uint32_t hits = __ballot_sync(~0u, hit);
-    if (hit) {
-      const int32_t at = row + __popc(hits & ((1u << lane) - 1));
-      p.row_of_pair[i] = at;
-      p.token_of_row[at] = static_cast<int32_t>(i / p.top_k);
+  for (int64_t base = begin; base < end; base += kAtOnce * kWarp) {
+    int32_t ids[kAtOnce];
+    load_ids(p.ids, base + lane, end, ids);
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const uint32_t hits = __ballot_sync(~0u, ids[u] == expert);
+      if (ids[u] == expert) {
+        const int64_t i = base + u * kWarp + lane;
+        const int32_t at = row + __popc(hits & ((1u << lane) - 1));
+        p.row_of_pair[i] = at;
+        p.token_of_row[at] = static_cast<int32_t>(i / p.top_k);
+      }
+      row += __popc(hits);
     }
-    row += __popc(hits);
   }
 }
 

@@ -6,16 +6,16 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 
-// A thread reads and writes one pair, so that out may be x.
+// Grid: tokens, pieces of a token's pairs. A thread reads and writes one pair, so that out may be
+// x.
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
   pdl_wait();
   pdl_trigger();
   const int32_t half = p.rot_dim / 2;
-  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int32_t i = static_cast<int32_t>(index % half);
-  const int32_t head = static_cast<int32_t>(index / half % p.heads);
-  const int64_t token = index / half / p.heads;
-  if (token >= p.tokens) return;
+  const auto index = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
+  const int64_t token = blockIdx.x;
+  const int32_t head = index / half, i = index % half;
+  if (head >= p.heads) return;
   const float* x = p.x + token * p.ldx + head * p.head_stride;
   float* out = p.out + token * p.ldo + head * p.out_head_stride;
   const float cos = p.cos[token * half + i], sin = p.sin[token * half + i];
@@ -29,9 +29,12 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
 }  // namespace
 
 void rope(const RopeParams& p, Stream& stream) {
-  const int64_t pairs = int64_t{p.tokens} * p.heads * (p.rot_dim / 2);
-  if (pairs == 0) return;
-  launch_kernel(stream, "rope", blocks_for(pairs, kThreads),
+  const int64_t pairs = int64_t{p.heads} * (p.rot_dim / 2);  // of a token
+  if (p.tokens == 0 || pairs == 0) return;
+  launch_kernel(stream, "rope",
+                {.grid = dim3(static_cast<uint32_t>(p.tokens),
+                              static_cast<uint32_t>(ceil_div(pairs, kThreads))),
+                 .block = dim3(kThreads)},
                 {{"tokens", p.tokens}, {"heads", p.heads}, {"rot_dim", p.rot_dim}}, rope_kernel, p);
 }
 

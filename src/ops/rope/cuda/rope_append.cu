@@ -17,10 +17,8 @@ struct Head {
   Part part;
 };
 
-__device__ __forceinline__ Head head_at(const RopeAppendParams& p, int64_t row_and_head) {
-  const int32_t heads = p.q_heads + 2 * p.kv_heads;
-  const auto index = static_cast<int32_t>(row_and_head % heads);
-  return {row_and_head / heads, index,
+__device__ __forceinline__ Head head_at(const RopeAppendParams& p, int32_t index) {
+  return {static_cast<int64_t>(blockIdx.x), index,
           index < p.q_heads                ? Part::kQ
           : index < p.q_heads + p.kv_heads ? Part::kK
                                            : Part::kV};
@@ -30,28 +28,35 @@ __device__ __forceinline__ Head head_at(const RopeAppendParams& p, int64_t row_a
 __device__ __forceinline__ char* page_address(const RopeAppendParams& p, const Head& head) {
   const int64_t slot = p.slot_mapping[head.token];
   if (slot < 0) return nullptr;
-  const int32_t kv_head = (head.index - p.q_heads) % p.kv_heads;
-  return static_cast<char*>(p.kv_base) + slot / p.page_size * p.page_stride +
-         slot % p.page_size * p.token_stride + kv_head * p.head_stride +
-         (head.part == Part::kV ? p.v_offset : 0);
+  int64_t page, offset;
+  if (slot >> 31 == 0) {  // a 64-bit division takes longer than all the rest
+    page = static_cast<uint32_t>(slot) / static_cast<uint32_t>(p.page_size);
+    offset = static_cast<uint32_t>(slot) % static_cast<uint32_t>(p.page_size);
+  } else {
+    page = slot / p.page_size;
+    offset = slot % p.page_size;
+  }
+  const int32_t kv_head = head.index - p.q_heads - (head.part == Part::kV ? p.kv_heads : 0);
+  return static_cast<char*>(p.kv_base) + page * p.page_stride + offset * p.token_stride +
+         kv_head * p.head_stride + (head.part == Part::kV ? p.v_offset : 0);
 }
 
 __device__ __forceinline__ float inverse_rms(float square, const RopeAppendParams& p) {
   return 1.0f / sqrtf(square / static_cast<float>(p.head_dim) + p.norm_eps);
 }
 
-// `lanes` threads (a power of two) per head, of which head_dim / 16 have work. Thread u holds
-// elements [a, a + 8) and [b, b + 8), chosen so that pairs meet in one thread. `weight`s are on
-// their way before the kernel ahead has ended.
+// Grid: tokens, pieces of a token's heads. `lanes` threads (a power of two) per head, of which
+// head_dim / 16 have work. Thread u holds elements [a, a + 8) and [b, b + 8), chosen so that pairs
+// meet in one thread. `weight`s are on their way before the kernel ahead has ended.
 template <typename In, typename Kv>
 __global__ void __launch_bounds__(kThreads) append_units(RopeAppendParams p, int32_t lanes) {
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const auto thread = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
   const Head head = head_at(p, thread / lanes);
-  const auto u = static_cast<int32_t>(thread % lanes);
+  const int32_t u = thread % lanes;
   const int32_t half = p.rot_dim / 2, rotated = half / kRun;
   const bool halves = p.style == RopeStyle::kHalf && u < rotated;
   const int32_t a = halves ? u * kRun : u * kUnit, b = halves ? half + a : a + kRun;
-  const bool active = head.token < p.tokens && u < p.head_dim / kUnit;
+  const bool active = head.index < p.q_heads + 2 * p.kv_heads && u < p.head_dim / kUnit;
   const float* weight = head.part == Part::kQ   ? p.q_norm
                         : head.part == Part::kK ? p.k_norm
                                                 : nullptr;
@@ -127,10 +132,10 @@ template <typename In, typename Kv>
 __global__ void __launch_bounds__(kThreads) append_elements(RopeAppendParams p) {
   pdl_wait();
   pdl_trigger();
-  const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  const auto warp = static_cast<int32_t>((blockIdx.y * kThreads + threadIdx.x) / kWarp);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
   const Head head = head_at(p, warp);
-  if (head.token >= p.tokens) return;
+  if (head.index >= p.q_heads + 2 * p.kv_heads) return;
   const In* x =
       static_cast<const In*>(p.qkv) + head.token * p.ldqkv + int64_t{head.index} * p.head_dim;
   const float* weight = head.part == Part::kQ   ? p.q_norm
@@ -177,7 +182,12 @@ bool fits_units(const RopeAppendParams& p, int64_t in_bytes, int64_t kv_bytes) {
 
 template <typename In, typename Kv>
 void launch(const RopeAppendParams& p, Stream& stream) {
-  const int64_t heads = int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads);
+  const int64_t heads = p.q_heads + 2 * p.kv_heads;
+  const auto shape = [&](int64_t lanes) -> LaunchShape {
+    return {.grid = dim3(static_cast<uint32_t>(p.tokens),
+                         static_cast<uint32_t>(ceil_div(heads * lanes, kThreads))),
+            .block = dim3(kThreads)};
+  };
   const std::initializer_list<device::LaunchArg> told = {{"tokens", p.tokens},
                                                          {"q_heads", p.q_heads},
                                                          {"kv_heads", p.kv_heads},
@@ -185,11 +195,9 @@ void launch(const RopeAppendParams& p, Stream& stream) {
   if (fits_units(p, sizeof(In), sizeof(Kv))) {
     int32_t lanes = 1;
     while (lanes * kUnit < p.head_dim) lanes *= 2;
-    launch_kernel(stream, "rope_append", blocks_for(heads * lanes, kThreads), told,
-                  append_units<In, Kv>, p, lanes);
+    launch_kernel(stream, "rope_append", shape(lanes), told, append_units<In, Kv>, p, lanes);
   } else {
-    launch_kernel(stream, "rope_append", blocks_for(heads * kWarp, kThreads), told,
-                  append_elements<In, Kv>, p);
+    launch_kernel(stream, "rope_append", shape(kWarp), told, append_elements<In, Kv>, p);
   }
 }
 
