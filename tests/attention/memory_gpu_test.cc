@@ -170,7 +170,7 @@ TEST_P(Gpu, PlanningAndRunningTakesNoDeviceMemory) {
     FixedStep step(runner_, p, 1);
     const auto plan = runner_.make_plan(p);
     const auto run = [&](int32_t len) {
-      step.set(Phase::kDecode, {len, 1, 1 + len / 2});
+      step.set(Phase::kDecode, {len, 1, 1 + len / 4});
       EXPECT_TRUE(step.plan(*plan).ok());
       step.launch(*plan, p.layer());
       runner_.stream().synchronize();
