@@ -1,5 +1,6 @@
 // Every model family against the logits that transformers computes for small random models
-// (tools/golden_families.py, tools/golden_deepseek.py), whole and in chunks, prefilled and decoded.
+// (tools/golden_families.py, golden_deepseek.py, golden_qwen3_moe.py), whole and in chunks,
+// prefilled and decoded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +26,7 @@ std::vector<double> log_softmax(const formats::Json& logits) {
 void expect_row(const LogprobEntry& got, const std::vector<double>& want) {
   ASSERT_EQ(got.top.size(), want.size());
   for (const TokenLogprob& t : got.top)
-    EXPECT_NEAR(t.logprob, want[t.token], 2e-4) << "token " << t.token;
+    EXPECT_NEAR(t.logprob, want[t.token], 1e-4) << "token " << t.token;
 }
 
 struct Case {
@@ -39,6 +40,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 }
 
 constexpr char kDeepseek[] = "families/deepseek.json";
+constexpr char kQwen3Moe[] = "families/qwen3_moe.json";
 
 class Family : public ::testing::TestWithParam<Case> {
  protected:
@@ -119,6 +121,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"llama", "llama"}, Case{"llama.gguf", "llama"}, Case{"llama3", "llama3"},
                       Case{"llama_yarn", "llama_yarn"}, Case{"mistral", "mistral"},
                       Case{"qwen2", "qwen2"}, Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"},
+                      Case{"qwen3_moe", "qwen3_moe", kQwen3Moe},
+                      Case{"qwen3_moe.gguf", "qwen3_moe", kQwen3Moe},
+                      Case{"qwen3_moe_mixed", "qwen3_moe_mixed", kQwen3Moe},
                       Case{"deepseek_v2", "deepseek_v2", kDeepseek},
                       Case{"deepseek_v2.gguf", "deepseek_v2", kDeepseek},
                       Case{"deepseek_v2_groups", "deepseek_v2_groups", kDeepseek},

@@ -43,7 +43,8 @@ int32_t derive_max_model_len(const RopeConfig& rope, int32_t max_position_embedd
 // "none", "default", "linear", "llama3", "yarn" and its alias.
 std::optional<RopeScaling> parse_rope_scaling(std::string_view name);
 
-// Checks of experts against each other; clears what a single group or no experts make void.
+// Checks of experts against each other; clears what a single group makes void, or no experts, or no
+// layer that has them.
 Status finish_moe(ModelConfig& config);
 
 const FamilyTraits* find_family(std::span<const FamilyTraits> families,

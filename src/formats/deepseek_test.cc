@@ -4,9 +4,7 @@
 
 #include <cmath>
 
-#include "formats/dequant.h"
-#include "formats/test_families.h"
-#include "formats/test_files.h"
+#include "formats/test_golden.h"
 
 namespace attune::formats {
 namespace {
@@ -15,31 +13,12 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string family(const std::string& name) {
-  return std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/" + name;
-}
-
-LoadedModel open(const std::string& name) {
-  Result<LoadedModel> model = open_model(family(name), "auto", 0);
-  EXPECT_TRUE(model.ok()) << model.status().to_string();
-  return model.ok() ? std::move(model).value() : LoadedModel();
-}
-
-// config.json of a golden model with members replaced.
-Result<ModelConfig> changed(const std::string& name, const std::string& members) {
-  Result<Json> config = parse_json(read_file(family(name) + "/config.json"));
-  const Result<Json> changes = parse_json(members);
-  EXPECT_TRUE(config.ok() && changes.ok()) << members;
-  for (const auto& [key, value] : changes->as_object()) config->set(key, value);
-  return model_config_from_hf(*config, nullptr);
-}
-
 double mscale(double all_dim) {
   return 0.1 * all_dim * std::log(40.0) + 1;
 }
 
 TEST(DeepseekConfig, V2WithoutQueryLatent) {
-  const ModelConfig c = open("deepseek_v2").config;
+  const ModelConfig c = open_golden("deepseek_v2").config;
   EXPECT_EQ(c.architecture, "deepseek_v2");
   EXPECT_EQ(c.mla, (MlaConfig{.kv_lora_rank = 32, .q_lora_rank = 0, .nope_dim = 24}));
   EXPECT_EQ(c.head_dim, 32);
@@ -51,16 +30,16 @@ TEST(DeepseekConfig, V2WithoutQueryLatent) {
   EXPECT_DOUBLE_EQ(c.attention_scale, std::pow(mscale(0.707), 2) / std::sqrt(32.0));
   EXPECT_EQ(c.max_model_len, 640);  // YaRN's reach is in max_position_embeddings already
   EXPECT_EQ(c.moe, (MoeConfig{.num_experts = 8,
+                              .layers = {false, true, true},
                               .experts_per_token = 3,
                               .intermediate_size = 32,
-                              .shared_experts = 2,
-                              .first_dense = 1}));
+                              .shared_experts = 2}));
   EXPECT_FALSE(c.moe.is_moe(0));
   EXPECT_TRUE(c.moe.is_moe(1) && c.moe.is_moe(2));
 }
 
 TEST(DeepseekConfig, V2WithGroups) {
-  const ModelConfig c = open("deepseek_v2_groups").config;
+  const ModelConfig c = open_golden("deepseek_v2_groups").config;
   EXPECT_EQ(c.mla.q_lora_rank, 48);
   EXPECT_TRUE(c.qkv_bias && c.o_bias);
   EXPECT_DOUBLE_EQ(c.rope.attention_factor, mscale(1.0) / mscale(0.6));
@@ -72,13 +51,13 @@ TEST(DeepseekConfig, V2WithGroups) {
 }
 
 TEST(DeepseekConfig, V3) {
-  const ModelConfig c = open("deepseek_v3").config;
+  const ModelConfig c = open_golden("deepseek_v3").config;
   EXPECT_EQ(c.architecture, "deepseek_v3");
   EXPECT_EQ(c.num_nextn_layers, 1);
   EXPECT_TRUE(c.moe.sigmoid && c.moe.correction_bias && c.moe.group_top2 && c.moe.normalize);
   EXPECT_EQ(c.moe.num_groups, 4);
   EXPECT_EQ(c.moe.routed_scale, 2.5);
-  const Result<ModelConfig> half = changed("deepseek_v3", R"({"rope_interleave":false})");
+  const Result<ModelConfig> half = changed_golden("deepseek_v3", R"({"rope_interleave":false})");
   ASSERT_TRUE(half.ok());
   EXPECT_EQ(half->rope.style, RopeStyle::kHalf);
 }
@@ -87,16 +66,16 @@ TEST(DeepseekConfig, V3) {
 // does neither.
 TEST(DeepseekConfig, AbsentWeightingIsTheClassDefault) {
   const char* kAbsent = R"({"norm_topk_prob":null,"routed_scaling_factor":null})";
-  const Result<ModelConfig> v3 = changed("deepseek_v3", kAbsent);
+  const Result<ModelConfig> v3 = changed_golden("deepseek_v3", kAbsent);
   ASSERT_TRUE(v3.ok()) << v3.status().to_string();
   EXPECT_TRUE(v3->moe.normalize);
   EXPECT_EQ(v3->moe.routed_scale, 2.5);
-  const Result<ModelConfig> v2 = changed("deepseek_v2_groups", kAbsent);
+  const Result<ModelConfig> v2 = changed_golden("deepseek_v2_groups", kAbsent);
   ASSERT_TRUE(v2.ok()) << v2.status().to_string();
   EXPECT_FALSE(v2->moe.normalize);
   EXPECT_EQ(v2->moe.routed_scale, 1);
   const Result<ModelConfig> off =
-      changed("deepseek_v3", R"({"norm_topk_prob":false,"routed_scaling_factor":1.0})");
+      changed_golden("deepseek_v3", R"({"norm_topk_prob":false,"routed_scaling_factor":1.0})");
   ASSERT_TRUE(off.ok()) << off.status().to_string();
   EXPECT_FALSE(off->moe.normalize);
   EXPECT_EQ(off->moe.routed_scale, 1);
@@ -104,16 +83,16 @@ TEST(DeepseekConfig, AbsentWeightingIsTheClassDefault) {
 
 // Both conversions say what config.json says.
 TEST(DeepseekConfig, GgufOfBothConversions) {
-  ModelConfig old = open("deepseek_v2.gguf").config;
-  const ModelConfig v2 = open("deepseek_v2").config;
+  ModelConfig old = open_golden("deepseek_v2.gguf").config;
+  const ModelConfig v2 = open_golden("deepseek_v2").config;
   EXPECT_EQ(old.mla, v2.mla);
   EXPECT_EQ(old.moe, v2.moe);
   EXPECT_EQ(old.head_dim, 32);
   EXPECT_EQ(old.v_head_dim, 16);
   EXPECT_EQ(old.rope.attention_factor, 1.0);
   EXPECT_NEAR(old.attention_scale, v2.attention_scale, 1e-7);
-  ModelConfig split = open("deepseek_v3.gguf").config;
-  const ModelConfig v3 = open("deepseek_v3").config;
+  ModelConfig split = open_golden("deepseek_v3.gguf").config;
+  const ModelConfig v3 = open_golden("deepseek_v3").config;
   EXPECT_TRUE(split.mla.split_kv_b);
   split.mla.split_kv_b = false;
   EXPECT_EQ(split.mla, v3.mla);
@@ -153,48 +132,39 @@ TEST(DeepseekConfig, EveryFieldIsChecked) {
       {R"({"rope_interleave":"yes"})", "rope_interleave is \"yes\""},
   };
   for (const auto& [members, expected] : kCases) {
-    const Result<ModelConfig> c = changed("deepseek_v3", members);
+    const Result<ModelConfig> c = changed_golden("deepseek_v3", members);
     EXPECT_FALSE(c.ok()) << members;
     EXPECT_THAT(c.status().message(), AllOf(HasSubstr("config.json"), HasSubstr(expected)));
   }
 }
 
 TEST(DeepseekConfig, DenseAndSpacedLayers) {
-  const Result<ModelConfig> dense = changed("deepseek_v2", R"({"n_routed_experts":0})");
+  const Result<ModelConfig> dense = changed_golden("deepseek_v2", R"({"n_routed_experts":0})");
   ASSERT_TRUE(dense.ok()) << dense.status().to_string();
   EXPECT_EQ(dense->moe, MoeConfig());
   EXPECT_FALSE(dense->moe.is_moe(2));
   const Result<ModelConfig> spaced =
-      changed("deepseek_v2", R"({"moe_layer_freq":2,"num_hidden_layers":6})");
+      changed_golden("deepseek_v2", R"({"moe_layer_freq":2,"num_hidden_layers":6})");
   ASSERT_TRUE(spaced.ok());
   std::vector<bool> moe;
   for (int32_t i = 0; i < 6; ++i) moe.push_back(spaced->moe.is_moe(i));
   EXPECT_THAT(moe, ElementsAre(false, false, true, false, true, false));
   // One group is none, whatever the method's name.
-  const Result<ModelConfig> one = changed("deepseek_v3", R"({"n_group":1,"topk_group":1})");
+  const Result<ModelConfig> one = changed_golden("deepseek_v3", R"({"n_group":1,"topk_group":1})");
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->moe.num_groups, 1);
   EXPECT_FALSE(one->moe.group_top2);
   EXPECT_TRUE(one->moe.correction_bias);
 }
 
-std::vector<float> values(const WeightSource& weights, const std::string& name) {
-  const std::optional<tensor::TensorView> view = weights.find(name);
-  EXPECT_TRUE(view.has_value()) << name;
-  if (!view) return {};
-  std::vector<float> out(static_cast<size_t>(view->shape.elems()));
-  EXPECT_TRUE(dequantize(view->dtype, view->data, out).ok());
-  return out;
-}
-
 // Experts of one 3-D tensor are found one by one, under the names that safetensors has.
 TEST(DeepseekWeights, GgufTensorsAreThoseOfSafetensors) {
   for (const char* name : {"deepseek_v2", "deepseek_v3"}) {
-    const LoadedModel hf = open(name), gguf = open(std::string(name) + ".gguf");
+    const LoadedModel hf = open_golden(name), gguf = open_golden(std::string(name) + ".gguf");
     for (const std::string& tensor : hf.weights->names()) {
       if (tensor.find("kv_b_proj") != std::string::npos && gguf.config.mla.split_kv_b) continue;
       if (tensor.starts_with("model.layers.3.")) continue;
-      EXPECT_EQ(values(*hf.weights, tensor), values(*gguf.weights, tensor)) << tensor;
+      EXPECT_EQ(tensor_values(*hf.weights, tensor), tensor_values(*gguf.weights, tensor)) << tensor;
     }
     EXPECT_EQ(hf.parameters, gguf.parameters);
   }
@@ -220,9 +190,9 @@ TEST(DeepseekWeights, GateAndUpInOneTensor) {
   std::string storage;
   const auto weights = one_tensor("blk.1.ffn_gate_up_exps.weight", {2, 4, 3}, storage);
   EXPECT_EQ(weights->names().size(), 6u);
-  EXPECT_THAT(values(*weights, "model.layers.1.mlp.experts.0.gate_proj.weight"),
+  EXPECT_THAT(tensor_values(*weights, "model.layers.1.mlp.experts.0.gate_proj.weight"),
               ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(values(*weights, "model.layers.1.mlp.experts.2.up_proj.weight"),
+  EXPECT_THAT(tensor_values(*weights, "model.layers.1.mlp.experts.2.up_proj.weight"),
               ElementsAre(20, 21, 22, 23));
 }
 
@@ -238,7 +208,7 @@ TEST(DeepseekWeights, MisshapenExpertsKeepTheirName) {
 }
 
 TEST(DeepseekWeights, MissingExpertIsNamed) {
-  const LoadedModel model = open("deepseek_v2");
+  const LoadedModel model = open_golden("deepseek_v2");
   ModelConfig config = model.config;
   config.moe.num_experts = 9;
   const Status status = check_weights(expected_tensors(config), *model.weights);
@@ -248,7 +218,7 @@ TEST(DeepseekWeights, MissingExpertIsNamed) {
 
 // Layers behind the last are a drafter's; more of them than the config says are refused.
 TEST(DeepseekWeights, LayersForADrafterAreNotRead) {
-  const LoadedModel model = open("deepseek_v3");
+  const LoadedModel model = open_golden("deepseek_v3");
   EXPECT_TRUE(model.weights->find("model.layers.3.eh_proj.weight").has_value());
   ModelConfig config = model.config;
   config.num_nextn_layers = 0;
@@ -257,9 +227,9 @@ TEST(DeepseekWeights, LayersForADrafterAreNotRead) {
 }
 
 TEST(DeepseekWeights, DummyWeightsHaveEveryTensor) {
-  const Result<LoadedModel> dummy = open_model(family("deepseek_v3"), "dummy", 1);
+  const Result<LoadedModel> dummy = open_model(golden_family("deepseek_v3"), "dummy", 1);
   ASSERT_TRUE(dummy.ok()) << dummy.status().to_string();
-  EXPECT_EQ(dummy->parameters, open("deepseek_v3").parameters);
+  EXPECT_EQ(dummy->parameters, open_golden("deepseek_v3").parameters);
   EXPECT_TRUE(dummy->weights->find("model.layers.2.mlp.experts.7.down_proj.weight").has_value());
 }
 

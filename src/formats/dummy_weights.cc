@@ -121,6 +121,10 @@ class DummyWeights final : public WeightSource {
       fill(tensor.view, mix(seed_ ^ fnv1a(name)), float(deviation_ * std::sqrt(3.0)));
     return tensor.view;
   }
+  std::optional<TensorView> describe(std::string_view name) const override {
+    const auto it = tensors_.find(name);
+    return it == tensors_.end() ? std::nullopt : std::optional(it->second.view);
+  }
   std::vector<std::string> names() const override {
     std::vector<std::string> out;
     for (const auto& [name, tensor] : tensors_) out.push_back(name);

@@ -147,7 +147,7 @@ int32_t derive_max_model_len(const RopeConfig& rope, int32_t max_position_embedd
 
 Status finish_moe(ModelConfig& config) {
   MoeConfig& m = config.moe;
-  if (m.num_experts == 0) {
+  if (m.num_experts == 0 || std::find(m.layers.begin(), m.layers.end(), true) == m.layers.end()) {
     m = {};
     return {};
   }

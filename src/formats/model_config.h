@@ -75,12 +75,11 @@ struct MlaConfig {
 
 // Which experts a token goes to, and how they are weighted.
 struct MoeConfig {
-  int32_t num_experts = 0;  // routed ones; 0: every layer has a dense MLP
+  int32_t num_experts = 0;   // routed ones; 0: every layer has a dense MLP
+  std::vector<bool> layers;  // one per layer: whether it has experts, else a dense MLP
   int32_t experts_per_token = 0;
   int32_t intermediate_size = 0;  // of one expert
   int32_t shared_experts = 0;     // they make one MLP of shared_experts * intermediate_size
-  int32_t first_dense = 0;        // layers before it are dense
-  int32_t layer_freq = 1;         // then every so many layers has experts
   bool sigmoid = false;           // scores of the experts; else softmax over all of them
   bool correction_bias = false;   // added to the scores for the choice, not for the weights
   // Experts are chosen from the best groups_per_token of num_groups; a group's score is that of its
@@ -90,14 +89,13 @@ struct MoeConfig {
   bool normalize = false;  // the chosen weights sum to 1, before the factor
   double routed_scale = 1;
 
-  bool is_moe(int32_t layer) const {
-    return num_experts > 0 && layer >= first_dense && layer % layer_freq == 0;
-  }
+  // REQUIRES: 0 <= layer < ModelConfig::num_layers
+  bool is_moe(int32_t layer) const { return num_experts > 0 && layers[size_t(layer)]; }
   bool operator==(const MoeConfig&) const = default;
 };
 
 struct ModelConfig {
-  std::string architecture;  // the family: "llama", "mistral", "qwen2", "qwen3", "deepseek_v2", ...
+  std::string architecture;  // the family: "llama", "mistral", "qwen3_moe", "deepseek_v2", ...
   int32_t vocab_size = 0;    // rows of the embedding
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -136,8 +134,9 @@ struct ModelConfig {
 // What config.json's sliding_window means to a family.
 enum class WindowRule : uint8_t {
   kIgnored,
-  kAllLayers,  // in force whenever it is set
-  kSwitched,   // only with use_sliding_window, from layer max_window_layers on
+  kAllLayers,    // in force whenever it is set
+  kSwitched,     // only with use_sliding_window, from layer max_window_layers on
+  kSwitchedAll,  // only with use_sliding_window, in all layers
 };
 
 // How a family's experts are routed where its files do not say.
@@ -145,6 +144,7 @@ enum class MoeRule : uint8_t {
   kNone,
   kSoftmax,  // DeepSeek-V2: softmax scores, greedy
   kSigmoid,  // DeepSeek-V3: sigmoid scores, with a correction bias, by groups ("noaux_tc")
+  kQwen3,    // Qwen3-MoE: softmax scores, greedy; keys of its own; weights sum to 1 in GGUF files
 };
 
 // What formats must know of a family to read its files. The families are src/model's: callers bring

@@ -160,10 +160,13 @@ class GgufConfigReader {
         read_int("expert_feed_forward_length", 1, kMaxHidden, 0, m.intermediate_size));
     ATTUNE_RETURN_IF_ERROR(
         read_int("expert_shared_count", 0, kMaxSharedExperts, 0, m.shared_experts));
-    ATTUNE_RETURN_IF_ERROR(read_int("leading_dense_block_count", 0, kMaxLayers, 0, m.first_dense));
+    int32_t first = 0;
+    ATTUNE_RETURN_IF_ERROR(read_int("leading_dense_block_count", 0, kMaxLayers, 0, first));
+    for (int32_t i = 0; i < config_.num_layers; ++i) m.layers.push_back(i >= first);
     ATTUNE_RETURN_IF_ERROR(read_double("expert_weights_scale", 0, 1e6, m.routed_scale));
     if (m.routed_scale == 0) m.routed_scale = 1;  // llama.cpp's mark for none
-    ATTUNE_ASSIGN_OR_RETURN(m.normalize, gguf_.get_bool_or(prefix_ + "expert_weights_norm", false));
+    ATTUNE_ASSIGN_OR_RETURN(m.normalize, gguf_.get_bool_or(prefix_ + "expert_weights_norm",
+                                                           family_.moe == MoeRule::kQwen3));
     int32_t gating = 0;
     ATTUNE_RETURN_IF_ERROR(read_int("expert_gating_func", 0, 2, 0, gating));
     m.sigmoid = gating == 2;  // 1, and files without it: softmax
@@ -171,8 +174,8 @@ class GgufConfigReader {
     ATTUNE_RETURN_IF_ERROR(
         read_int("expert_group_used_count", 1, kMaxExperts, 1, m.groups_per_token));
     m.group_top2 = m.sigmoid;
-    const std::string first = std::to_string(m.first_dense);
-    m.correction_bias = gguf_.find_tensor("blk." + first + ".exp_probs_b.bias") != nullptr;
+    const std::string bias = "blk." + std::to_string(first) + ".exp_probs_b.bias";
+    m.correction_bias = gguf_.find_tensor(bias) != nullptr;
     return {};
   }
 

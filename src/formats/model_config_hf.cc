@@ -1,5 +1,6 @@
 // ModelConfig from Hugging Face's config.json and generation_config.json; defaults are those of the
-// classes in transformers (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config).
+// classes in transformers (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config,
+// Qwen3MoeConfig).
 #include <algorithm>
 #include <string>
 
@@ -144,23 +145,63 @@ class HfConfigReader {
 
   Status read_moe() {
     MoeConfig& m = config_.moe;
+    const bool qwen = family_.moe == MoeRule::kQwen3;
     ATTUNE_RETURN_IF_ERROR(
-        fields_.read_int("n_routed_experts", 0, kMaxExperts, m.num_experts, true));
+        qwen ? read_qwen_experts()
+             : fields_.read_int("n_routed_experts", 0, kMaxExperts, m.num_experts, true));
     if (m.num_experts == 0) return {};
-    if (family_.moe == MoeRule::kSigmoid) {  // DeepseekV3Config's defaults
-      m.normalize = true;
-      m.routed_scale = 2.5;
-    }
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("num_experts_per_tok", 1, kMaxExperts, m.experts_per_token));
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("moe_intermediate_size", 1, kMaxHidden, m.intermediate_size));
+    m.normalize = family_.moe == MoeRule::kSigmoid;  // DeepseekV3Config's default, no other's
+    ATTUNE_RETURN_IF_ERROR(fields_.read_bool("norm_topk_prob", m.normalize));
+    return qwen ? read_qwen_layers() : read_deepseek_moe();
+  }
+
+  // transformers 5 writes num_local_experts, published files have num_experts.
+  Status read_qwen_experts() {
+    int32_t& experts = config_.moe.num_experts;
+    const bool renamed = fields_.find("num_local_experts") != nullptr;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("num_experts", 0, kMaxExperts, experts, renamed));
+    if (!renamed) return {};
+    int32_t local = 0;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("num_local_experts", 0, kMaxExperts, local));
+    if (fields_.find("num_experts") != nullptr && experts != local)
+      return data_loss("config.json: num_experts is " + std::to_string(experts) +
+                       " but num_local_experts " + std::to_string(local));
+    experts = local;
+    return {};
+  }
+
+  Status read_qwen_layers() {
+    const int32_t count = config_.num_layers;
+    std::vector<bool>& layers = config_.moe.layers;
+    int32_t step = 1;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("decoder_sparse_step", 1, kMaxLayers, step, true));
+    for (int32_t i = 0; i < count; ++i) layers.push_back((i + 1) % step == 0);
+    const Json* dense = fields_.find("mlp_only_layers");
+    if (dense == nullptr) return {};
+    if (!dense->is_array()) return fields_.bad("mlp_only_layers", *dense, "a list of layers");
+    for (const Json& layer : dense->as_array()) {
+      if (!layer.is_int() || layer.as_int() < 0 || layer.as_int() >= count)
+        return fields_.bad("mlp_only_layers", layer,
+                           "layers from 0 to " + std::to_string(count - 1));
+      layers[size_t(layer.as_int())] = false;
+    }
+    return {};
+  }
+
+  Status read_deepseek_moe() {
+    MoeConfig& m = config_.moe;
     ATTUNE_RETURN_IF_ERROR(
         fields_.read_int("n_shared_experts", 0, kMaxSharedExperts, m.shared_experts, true));
-    ATTUNE_RETURN_IF_ERROR(
-        fields_.read_int("first_k_dense_replace", 0, kMaxLayers, m.first_dense, true));
-    ATTUNE_RETURN_IF_ERROR(fields_.read_int("moe_layer_freq", 1, kMaxLayers, m.layer_freq, true));
-    ATTUNE_RETURN_IF_ERROR(fields_.read_bool("norm_topk_prob", m.normalize));
+    int32_t first = 0, freq = 1;
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("first_k_dense_replace", 0, kMaxLayers, first, true));
+    ATTUNE_RETURN_IF_ERROR(fields_.read_int("moe_layer_freq", 1, kMaxLayers, freq, true));
+    for (int32_t i = 0; i < config_.num_layers; ++i)
+      m.layers.push_back(i >= first && i % freq == 0);
+    if (family_.moe == MoeRule::kSigmoid) m.routed_scale = 2.5;  // DeepseekV3Config's default
     ATTUNE_RETURN_IF_ERROR(fields_.read_double("routed_scaling_factor", 1e-6, 1e6, m.routed_scale));
     return read_routing();
   }
@@ -211,7 +252,7 @@ class HfConfigReader {
   Status read_windows() {
     config_.windows.assign(size_t(config_.num_layers), 0);
     if (family_.window_rule == WindowRule::kIgnored) return {};
-    const bool switched = family_.window_rule == WindowRule::kSwitched;
+    const bool switched = family_.window_rule != WindowRule::kAllLayers;
     bool in_use = !switched;
     if (switched) ATTUNE_RETURN_IF_ERROR(fields_.read_bool("use_sliding_window", in_use));
     // MistralConfig's default, in force only when the key is absent, not when it is null.
@@ -220,7 +261,7 @@ class HfConfigReader {
     if (!in_use || window == 0) return {};
     if (fields_.find("layer_types") != nullptr) return read_layer_types(window);
     int32_t first = 0;
-    if (switched) {
+    if (family_.window_rule == WindowRule::kSwitched) {
       first = 28;  // Qwen2Config's default
       ATTUNE_RETURN_IF_ERROR(fields_.read_int("max_window_layers", 0, INT32_MAX, first, true));
     }

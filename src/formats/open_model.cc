@@ -98,7 +98,7 @@ void summarize(std::span<const TensorSpec> specs, LoadedModel& model) {
   std::map<tensor::DType, int64_t> bytes;
   for (const TensorSpec& spec : specs) {
     if (spec.optional) continue;
-    const auto view = model.weights->find(spec.name);
+    const auto view = model.weights->describe(spec.name);
     model.parameters += view->shape.elems();
     bytes[view->dtype] += view->bytes();
   }

@@ -339,7 +339,7 @@ Status check_weights(std::span<const TensorSpec> specs, const WeightSource& weig
       continue;
     }
     known.insert(spec.name);
-    const std::optional<TensorView> view = weights.find(spec.name);
+    const std::optional<TensorView> view = weights.describe(spec.name);
     if (!view) {
       if (!spec.optional) missing.push_back(spec.name);
     } else if (view->shape != spec.shape) {

@@ -37,6 +37,10 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual std::optional<tensor::TensorView> find(std::string_view name) const = 0;
+  // Shape and type as find() gives them, for little; the data is not to be read.
+  virtual std::optional<tensor::TensorView> describe(std::string_view name) const {
+    return find(name);
+  }
   virtual std::vector<std::string> names() const = 0;  // sorted
   virtual int64_t bytes() const = 0;                   // of all tensors
   // The view's memory may go back to the system (it was repacked elsewhere); it stays readable.
