@@ -119,7 +119,8 @@ TEST_P(StepCounts, DecodeStepsNeitherAllocateNorWait) {
   const auto more = [&](int i) {
     return (after_long[i] - after_short[i]) - (after_short[i] - before_short[i]);
   };
-  const auto steps = static_cast<int64_t>((steps_long - steps_short) - (steps_short - steps_before));
+  const auto steps =
+      static_cast<int64_t>((steps_long - steps_short) - (steps_short - steps_before));
   EXPECT_GE(steps, 250);
   EXPECT_EQ(more(0), 0) << "allocations";
   EXPECT_EQ(more(1), 0) << "waits";

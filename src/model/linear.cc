@@ -30,11 +30,12 @@ ops::LinearParams product(const Linear& linear, const Linear::Part& part, const 
 
 }  // namespace
 
-void Context::append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
-                           int64_t ldy, std::vector<ops::LinearParams>& items) const {
+void Context::append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
+                           DType y_dtype, int64_t ldy,
+                           std::vector<ops::LinearParams>& items) const {
   for (const Linear::Part& part : linear.parts)
     items.push_back(
-        product(linear, part, x, ldx, m, y, DType::kF32, ldy, false, options.deterministic));
+        product(linear, part, x, ldx, m, y, y_dtype, ldy, false, options.deterministic));
 }
 
 void Context::apply(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,

@@ -45,8 +45,9 @@ struct Context {
   void add(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y, int64_t ldy,
            device::Stream& stream) const;
   // The same product for linear_group; appended to `items`.
-  void append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, float* y,
-                    int64_t ldy, std::vector<ops::LinearParams>& items) const;
+  void append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
+                    tensor::DType y_dtype, int64_t ldy,
+                    std::vector<ops::LinearParams>& items) const;
   // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense.
   void norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows, void* out,
             tensor::DType out_dtype, device::Stream& stream) const;

@@ -102,7 +102,7 @@ Status Mla::allocate(device::Device& device) {
        {attn_, t * o_width() * 4, "attention outputs"},
        {attn_act_, act == 4 ? 0 : t * o_width() * act, "attention outputs"},
        {q_nope_, act == 4 ? 0 : t * h * m.mla.nope_dim * act, "queries to absorb"},
-       {q_absorbed_, t * h * row() * 4, "absorbed queries"},
+       {q_absorbed_, t * h * row() * c_.inter_bytes(), "absorbed queries"},
        {latent_out_, t * h * lora() * act, "absorbed outputs"},
        {latents_, capacity_ * lora() * act, "gathered latents"},
        {rows_, capacity_ * h * (m.head_dim + m.v_head_dim) * 4, "up-projected keys and values"},
@@ -188,8 +188,8 @@ void Mla::project(const Layer& layer, const Step& step, const kv::PagedKvView& k
 }
 
 // The group's rotated parts of its queries: heads lie ldo and head_stride apart in `out`.
-void Mla::rotate(const Step& step, const AttentionGroup& group, float* out, int64_t ldo,
-                 int64_t head_stride, device::Stream& stream) const {
+void Mla::rotate(const Step& step, const AttentionGroup& group, void* out, DType out_dtype,
+                 int64_t ldo, int64_t head_stride, device::Stream& stream) const {
   const formats::ModelConfig& m = c_.config;
   const int64_t first = group.first_token, half = m.rope.dim / 2;
   c_.ops->rope({.x = q_.as<float>() + first * q_width() + m.mla.nope_dim,
@@ -202,6 +202,7 @@ void Mla::rotate(const Step& step, const AttentionGroup& group, float* out, int6
                 .cos = step.cos + first * half,
                 .sin = step.sin + first * half,
                 .out = out,
+                .out_dtype = out_dtype,
                 .ldo = ldo,
                 .out_head_stride = head_stride},
                stream);
@@ -230,13 +231,14 @@ void Mla::absorbed(const Layer& layer, const Step& step, const AttentionGroup& g
     ldx = heads() * nope;
     x_head = nope;
   }
-  float* q_absorbed = q_absorbed_.as<float>();
+  char* q_absorbed = q_absorbed_.as<char>();
+  const int64_t inter = c_.inter_bytes();
   items_.clear();
   for (int64_t h = 0; h < heads(); ++h)
     c_.append_items(layer.k_up_transposed[h], x + h * x_head * act, ldx, group.num_tokens,
-                    q_absorbed + h * row(), width, items_);
+                    q_absorbed + h * row() * inter, c_.options.inter, width, items_);
   c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
-  rotate(step, group, q_absorbed + lora(), width, row(), stream);
+  rotate(step, group, q_absorbed + lora() * inter, c_.options.inter, width, row(), stream);
   group.backend->run(*group.plan,
                      {.q_heads = heads(),
                       .kv_heads = 1,
@@ -244,7 +246,7 @@ void Mla::absorbed(const Layer& layer, const Step& step, const AttentionGroup& g
                       .soft_cap = static_cast<float>(m.attn_logit_softcap)},
                      kv,
                      {.q = q_absorbed,
-                      .q_dtype = DType::kF32,
+                      .q_dtype = c_.options.inter,
                       .q_stride = width,
                       .out = latent_out_.data(),
                       .out_dtype = c_.options.act,
@@ -254,14 +256,14 @@ void Mla::absorbed(const Layer& layer, const Step& step, const AttentionGroup& g
   for (int64_t h = 0; h < heads(); ++h)
     c_.append_items(layer.v_up[h], latent_out_.as<char>() + h * lora() * act, heads() * lora(),
                     group.num_tokens, attn_.as<float>() + first * o_width() + h * m.v_head_dim,
-                    o_width(), items_);
+                    DType::kF32, o_width(), items_);
   c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
 }
 
 void Mla::over_rows(const Layer& layer, const Step& step, const AttentionGroup& group,
                     const kv::PagedKvView& kv, device::Stream& stream) {
   float* q_rope = q_.as<float>() + group.first_token * q_width() + c_.config.mla.nope_dim;
-  rotate(step, group, q_rope, q_width(), c_.config.head_dim, stream);
+  rotate(step, group, q_rope, DType::kF32, q_width(), c_.config.head_dim, stream);
   const std::span<const int64_t> own(step.in.slot_mapping + group.first_token,
                                      static_cast<size_t>(group.num_tokens));
   for (size_t i = 0; i < group.pieces.size(); ++i) {
@@ -297,10 +299,10 @@ void Mla::make_rows(const Layer& layer, std::span<const int64_t> positions,
                         stream);
   items_.clear();
   for (int64_t h = 0; h < heads(); ++h) {
-    c_.append_items(layer.k_up[h], latents_.data(), lora(), rows, k + h * m.head_dim, q_width(),
-                    items_);
-    c_.append_items(layer.v_up[h], latents_.data(), lora(), rows, v + h * m.v_head_dim, o_width(),
-                    items_);
+    c_.append_items(layer.k_up[h], latents_.data(), lora(), rows, k + h * m.head_dim, DType::kF32,
+                    q_width(), items_);
+    c_.append_items(layer.v_up[h], latents_.data(), lora(), rows, v + h * m.v_head_dim, DType::kF32,
+                    o_width(), items_);
   }
   c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
 }

@@ -36,8 +36,8 @@ class Mla final : public Block {
                    Layer& layer, WeightLoader& loader);
   void project(const Layer& layer, const Step& step, const kv::PagedKvView& kv,
                device::Stream& stream);
-  void rotate(const Step& step, const AttentionGroup& group, float* out, int64_t ldo,
-              int64_t head_stride, device::Stream& stream) const;
+  void rotate(const Step& step, const AttentionGroup& group, void* out, tensor::DType out_dtype,
+              int64_t ldo, int64_t head_stride, device::Stream& stream) const;
   void absorbed(const Layer& layer, const Step& step, const AttentionGroup& group,
                 const kv::PagedKvView& kv, device::Stream& stream);
   void over_rows(const Layer& layer, const Step& step, const AttentionGroup& group,

@@ -43,8 +43,7 @@ Status Moe::load(int32_t index, WeightLoader& loader) {
   for (int32_t e = 0; e < m_.num_experts; ++e)
     ATTUNE_RETURN_IF_ERROR(shared_.load(p + "mlp.experts." + std::to_string(e) + ".", false, loader,
                                         layer.experts[e]));
-  ATTUNE_RETURN_IF_ERROR(
-      gather(layer.experts, &GatedMlp::Weights::gate_up, loader, layer.gate_up));
+  ATTUNE_RETURN_IF_ERROR(gather(layer.experts, &GatedMlp::Weights::gate_up, loader, layer.gate_up));
   ATTUNE_RETURN_IF_ERROR(gather(layer.experts, &GatedMlp::Weights::down, loader, layer.down));
   if (m_.shared_experts == 0) return {};
   return shared_.load(p + "mlp.shared_experts.", false, loader, layer.shared);
@@ -56,17 +55,18 @@ Status Moe::allocate(device::Device& device) {
   if (m_.shared_experts > 0) ATTUNE_RETURN_IF_ERROR(shared_.allocate(device));
   if (c_.options.act != DType::kF32)
     ATTUNE_RETURN_IF_ERROR(model::allocate({{exact_, t * h * 4, "the router's inputs"}}, device));
-  return model::allocate({{logits_, t * m_.num_experts * 4, "experts' logits"},
-                          {ids_, rows * 4, "chosen experts"},
-                          {weights_, rows * 4, "experts' weights"},
-                          {row_of_pair_, rows * 4, "rows of pairs"},
-                          {offsets_, (m_.num_experts + int64_t{1}) * 4, "experts' rows"},
-                          {token_of_row_, rows * 4, "tokens of rows"},
-                          {x_, rows * h * act, "experts' inputs"},
-                          {gate_up_, rows * 2 * inter * c_.inter_bytes(), "experts' gate and up products"},
-                          {act_, rows * inter * act, "experts' gated activations"},
-                          {y_, rows * h * 4, "experts' outputs"}},
-                         device);
+  return model::allocate(
+      {{logits_, t * m_.num_experts * 4, "experts' logits"},
+       {ids_, rows * 4, "chosen experts"},
+       {weights_, rows * 4, "experts' weights"},
+       {row_of_pair_, rows * 4, "rows of pairs"},
+       {offsets_, (m_.num_experts + int64_t{1}) * 4, "experts' rows"},
+       {token_of_row_, rows * 4, "tokens of rows"},
+       {x_, rows * h * act, "experts' inputs"},
+       {gate_up_, rows * 2 * inter * c_.inter_bytes(), "experts' gate and up products"},
+       {act_, rows * inter * act, "experts' gated activations"},
+       {y_, rows * h * 4, "experts' outputs"}},
+      device);
 }
 
 int64_t Moe::scratch_bytes() const {

@@ -35,10 +35,10 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
 }  // namespace
 
 const OpTable& cpu_ops(device::CpuIsa isa) {
-  static constexpr OpTable kAvx2 = table(cpu::linear_avx2, cpu::linear_group_avx2,
-                                          cpu::expert_linear<cpu::linear_group_avx2>);
+  static constexpr OpTable kAvx2 =
+      table(cpu::linear_avx2, cpu::linear_group_avx2, cpu::expert_linear<cpu::linear_group_avx2>);
   static constexpr OpTable kAvx512 = table(cpu::linear_avx512, cpu::linear_group_avx512,
-                                            cpu::expert_linear<cpu::linear_group_avx512>);
+                                           cpu::expert_linear<cpu::linear_group_avx512>);
   static constexpr OpTable kAvx512Bf16 =
       table(cpu::linear_avx512_bf16, cpu::linear_group_avx512_bf16,
             cpu::expert_linear<cpu::linear_group_avx512_bf16>);

@@ -1,7 +1,7 @@
 // In place of cuda_table.cc and the folders cuda/ in a build without CUDA.
 #include "ops/cuda_table.h"
-#include "ops/sample/device_sampler.h"
 #include "ops/gemm/gemm.h"
+#include "ops/sample/device_sampler.h"
 
 namespace attune::ops {
 

@@ -100,7 +100,8 @@ struct RopeParams {
   RopeStyle style;
   const float* cos;  // [tokens, rot_dim/2]
   const float* sin;
-  float* out;
+  void* out;
+  DType out_dtype;  // float32; on a GPU also bfloat16
   int64_t ldo, out_head_stride;
 };
 

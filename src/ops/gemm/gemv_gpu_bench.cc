@@ -228,8 +228,8 @@ void sweep(Bench& bench) {
           for (int ctas : {1, 2}) {
             if (ctas * kib > 227) continue;
             bench.chain(std::string("  ") + name + " m=" + std::to_string(m) + " " +
-                            std::to_string(kib) + " KiB, " + std::to_string(stages) +
-                            " stages, " + std::to_string(ctas) + " CTAs",
+                            std::to_string(kib) + " KiB, " + std::to_string(stages) + " stages, " +
+                            std::to_string(ctas) + " CTAs",
                         layout, m, true,
                         {.shared_bytes = kib * 1024, .stages = stages, .ctas_per_sm = ctas});
           }

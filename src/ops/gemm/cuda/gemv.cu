@@ -1,9 +1,9 @@
-// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps cut
-// a tile along k into units that each requests for itself, some ahead of what it multiplies; the
-// first are requested before the wait for the kernel before, so that the memory works on across the
-// boundary of two products. The tensor cores take 16 rows of weights as one operand and the rows of
-// x as the other: that leaves the other units idle, whatever the number of rows up to 16. The warps'
-// sums are added in their order, so that the result is the same in every run.
+// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps
+// cut a tile along k into units that each requests for itself, some ahead of what it multiplies;
+// the first are requested before the wait for the kernel before, so that the memory works on across
+// the boundary of two products. The tensor cores take 16 rows of weights as one operand and the
+// rows of x as the other: that leaves the other units idle, whatever the number of rows up to 16.
+// The warps' sums are added in their order, so that the result is the same in every run.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -387,8 +387,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
 
   const int ring_bytes = s.stages * Format::kUnitBytes;
   uint8_t* ring = shared + warp * ring_bytes;
-  uint64_t* there =
-      reinterpret_cast<uint64_t*>(shared + kWarps * ring_bytes) + warp * kMaxStages;
+  uint64_t* there = reinterpret_cast<uint64_t*>(shared + kWarps * ring_bytes) + warp * kMaxStages;
   uint8_t* x_shared = shared + kWarps * ring_bytes + kBarrierBytes;
   float* sums = reinterpret_cast<float*>(x_shared + p.m * s.x_stride);
   float* saved = sums + 2 * kWarps * kTiles * 128;
@@ -464,9 +463,9 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
           }
         }
         const bool last = part_end == blocks;
-        float4* to = last ? reinterpret_cast<float4*>(sums) +
-                                ((buffer * kWarps + warp) * kTiles * 32 + lane)
-                          : mine;
+        float4* to =
+            last ? reinterpret_cast<float4*>(sums) + ((buffer * kWarps + warp) * kTiles * 32 + lane)
+                 : mine;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
           to[i * 32] = float4{sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
@@ -508,7 +507,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   constexpr int kFewest = 2;
   constexpr int kStage = kBulk ? kWarps * Format::kUnitBytes : 0;
   const int limit = kBulk ? kAll : 96 * 1024;  // sm_89 has no more
-  const auto stride = [](int64_t k) {  // so that the lanes' loads meet no bank twice
+  const auto stride = [](int64_t k) {          // so that the lanes' loads meet no bank twice
     return static_cast<int32_t>(blocks_of(k) * kBlockK * 2 + 64);
   };
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
@@ -533,8 +532,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
   device::launch_kernel(
       stream, "gemv",
-      {.grid = static_cast<uint32_t>(
-           std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
+      {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
        .block = kThreads,
        .shared_bytes = static_cast<uint32_t>(fixed + s.stages * kStage)},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}},

@@ -63,7 +63,7 @@ __device__ __forceinline__ void copy_rows(const uint8_t* from, int64_t row_bytes
 
 struct Bf16Operand {
   template <typename Tile>
-  static constexpr int kStageBytes = Tile::kOutputs * kRowBytes;
+  static constexpr int kStageBytes = Tile::kOutputs* kRowBytes;
 
   template <typename Tile>
   static __device__ __forceinline__ void copy(const Problem& p, int n0, int k0, int k,
@@ -90,7 +90,7 @@ template <CudaLayout kLayout>
 struct CodeOperand {
   static constexpr CodeBlock kBlock = code_block(kLayout);
   template <typename Tile>
-  static constexpr int kStageBytes = Tile::kOutputs / kTileRows * kBlock.bytes();
+  static constexpr int kStageBytes = Tile::kOutputs / kTileRows* kBlock.bytes();
 
   template <typename Tile>
   static __device__ __forceinline__ void copy(const Problem& p, int n0, int k0, int k,
@@ -145,8 +145,7 @@ struct CodeOperand {
         odd = fmaf(odd, 16.0f, __uint_as_float(lower & 0xffff0000u));
       }
       const float2 s = dm[i % 2];
-      const __nv_bfloat162 pair =
-          __floats2bfloat162_rn(fmaf(s.x, even, s.y), fmaf(s.x, odd, s.y));
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(fmaf(s.x, even, s.y), fmaf(s.x, odd, s.y));
       a[i] = reinterpret_cast<const uint32_t&>(pair);
     }
   }

@@ -16,7 +16,7 @@ void rope(const RopeParams& p, Stream& stream) {
         float y[kMaxRotDim];  // out may be x
         rotate_pairs(p.x + t * p.ldx + h * p.head_stride, p.cos + t * half, p.sin + t * half, half,
                      p.style, y);
-        std::memcpy(p.out + t * p.ldo + h * p.out_head_stride, y,
+        std::memcpy(static_cast<float*>(p.out) + t * p.ldo + h * p.out_head_stride, y,
                     static_cast<size_t>(p.rot_dim) * 4);
       }
     }

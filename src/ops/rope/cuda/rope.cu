@@ -8,6 +8,7 @@ constexpr uint32_t kThreads = 256;
 
 // Grid: tokens, pieces of a token's pairs. A thread reads and writes one pair, so that out may be
 // x.
+template <typename Out>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
   pdl_wait();
   pdl_trigger();
@@ -17,13 +18,13 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
   const int32_t head = index / half, i = index % half;
   if (head >= p.heads) return;
   const float* x = p.x + token * p.ldx + head * p.head_stride;
-  float* out = p.out + token * p.ldo + head * p.out_head_stride;
+  Out* out = static_cast<Out*>(p.out) + token * p.ldo + head * p.out_head_stride;
   const float cos = p.cos[token * half + i], sin = p.sin[token * half + i];
   const bool halves = p.style == RopeStyle::kHalf;
   const int32_t first = halves ? i : 2 * i, second = halves ? i + half : 2 * i + 1;
   const float a = x[first], b = x[second];
-  out[first] = a * cos - b * sin;
-  out[second] = b * cos + a * sin;
+  out[first] = from_float<Out>(a * cos - b * sin);
+  out[second] = from_float<Out>(b * cos + a * sin);
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ void rope(const RopeParams& p, Stream& stream) {
                 {.grid = dim3(static_cast<uint32_t>(p.tokens),
                               static_cast<uint32_t>(ceil_div(pairs, kThreads))),
                  .block = dim3(kThreads)},
-                {{"tokens", p.tokens}, {"heads", p.heads}, {"rot_dim", p.rot_dim}}, rope_kernel, p);
+                {{"tokens", p.tokens}, {"heads", p.heads}, {"rot_dim", p.rot_dim}},
+                p.out_dtype == DType::kBF16 ? rope_kernel<__nv_bfloat16> : rope_kernel<float>, p);
 }
 
 }  // namespace attune::ops::cuda
