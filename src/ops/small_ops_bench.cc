@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <random>
 #include <vector>
 
 #include "device/device.h"
 #include "ops/cuda_kernels.h"
+#include "ops/sample/device_sampler.h"
 
 namespace attune::ops {
 namespace {
@@ -204,6 +206,48 @@ void experts(Bench& b, device::Stream& stream) {
   }
 }
 
+void sampling(Bench& b, device::Device& device, device::Stream& stream) {
+  const int32_t vocab = 128256, most = 64;
+  auto made = create_device_sampler({.max_places = most, .max_rows = most, .vocab = vocab}, device);
+  if (!made.ok()) {
+    std::printf("%s\n", made.status().to_string().c_str());
+    std::exit(1);
+  }
+  DeviceSampler& sampler = **made;
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0, 2.5f);
+  std::vector<float> logits(size_t{most} * vocab);
+  for (float& v : logits) v = normal(rng);
+  for (int32_t i = 0; i < most * 30; ++i)  // a peaked head, as models have it
+    logits[static_cast<size_t>(i / 30) * vocab + rng() % vocab] += 8.0f;
+  std::vector<int32_t> places(most);
+  for (int32_t i = 0; i < most; ++i) places[i] = i;
+  float* x = b.upload(logits);
+  const int32_t *ids = b.upload(places), *positions = b.upload(places);
+  auto* out = b.memory<SampledRow>(most * int64_t{sizeof(SampledRow)});
+  const std::pair<const char*, SamplingParams> kinds[] = {
+      {"greedy", {.temperature = 0}},
+      {"plain", {.temperature = 1}},
+      {"top-p 0.9", {.temperature = 0.8f, .top_p = 0.9f}},
+      {"top-k 50, top-p 0.9", {.temperature = 0.8f, .top_p = 0.9f, .top_k = 50}},
+      {"top-p 0.95, min-p 0.05", {.temperature = 1, .top_p = 0.95f, .min_p = 0.05f}},
+      {"flat, top-p 0.99", {.temperature = 2, .top_p = 0.99f}},
+      {"penalised, top-p 0.9", {.temperature = 0.8f, .top_p = 0.9f, .presence_penalty = 0.5f}},
+      {"greedy, 20 top logprobs", {.temperature = 0, .top_logprobs = 20}},
+  };
+  for (const auto& [what, sampling] : kinds) {
+    for (int32_t i = 0; i < most; ++i)
+      if (!sampler.admit(i, sampling, {}, places, 1, stream).ok()) std::exit(1);
+    for (int32_t n : {1, 8, 64}) {
+      char name[64];
+      std::snprintf(name, sizeof name, "sample %d: %s", n, what);
+      b.time(name, 4.0 * n * vocab, [&] { sampler.sample(ids, positions, x, n, stream); });
+    }
+  }
+  b.time("logprobs 64, top 20", 4.0 * most * vocab,
+         [&] { sampler.logprobs(ids, x, most, 20, out, stream); });
+}
+
 int run() {
   auto device = device::create_cuda_device(0);
   if (!device.ok()) {
@@ -220,6 +264,7 @@ int run() {
     Bench b(**device, *stream);
     elementwise(b, *stream);
     experts(b, *stream);
+    sampling(b, **device, *stream);
   }
   stream->synchronize();
   std::printf("%s\n", stream->status().to_string().c_str());

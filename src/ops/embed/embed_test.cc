@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "formats/dequant.h"
@@ -59,6 +60,16 @@ TEST(GatherRows, PicksRowsByIndex) {
         GatherRowsParams{x.data(), n + 1, rows.data(), count, n, out.data()});
   for (int i = 0; i < count; ++i)
     ASSERT_EQ(0, std::memcmp(out.data() + i * n, x.data() + rows[i] * (n + 1), n * 4));
+}
+
+TEST(Embed, IdsOutsideOfTheVocabularyAreZeros) {
+  const std::vector<float> table = {1, 2, 3, 4};
+  const std::vector<int32_t> ids = {1, -1, 2, std::numeric_limits<int32_t>::min(), 0};
+  std::vector<float> out(ids.size() * 2, 7.0f);
+  test::TestStream s(1);
+  s.run(cpu_ops(device::CpuIsa::kAvx2).embed,
+        EmbedParams{ids.data(), 5, table.data(), 2, DType::kF32, 2, 1.0f, out.data()});
+  EXPECT_EQ(out, (std::vector<float>{3, 4, 0, 0, 0, 0, 0, 0, 1, 2}));
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ std::vector<double> rope_head(const float* x, const float* norm, const Case& c, 
 
 double read(const char* at, DType dtype, int i) {
   if (dtype == DType::kF32) return reinterpret_cast<const float*>(at)[i];
+  if (dtype == DType::kF8E4M3) return tensor::f8e4m3_to_f32(static_cast<uint8_t>(at[i]));
+  if (dtype == DType::kF8E5M2) return tensor::f8e5m2_to_f32(static_cast<uint8_t>(at[i]));
   const uint16_t h = reinterpret_cast<const uint16_t*>(at)[i];
   return dtype == DType::kBF16 ? tensor::bf16_to_f32(h) : tensor::f16_to_f32(h);
 }
@@ -99,9 +101,17 @@ TEST_P(RopeAppend, QGoesToItsBufferAndKvOnlyToTheirSlots) {
   p.token_stride = (c.head_major ? 1 : kKv) * kDim * e;
   p.v_offset = piece / 2;
   p.page_size = kPage;
+  const bool scaled = e == 1;  // bug A-23: k's scale for k, v's for v
+  if (scaled) p.k_scale = 0.5f, p.v_scale = 3.7f;
   s.run(ops.rope_append, p);
 
-  const double tol = c.kv == DType::kF32 ? 2e-5 : c.kv == DType::kF16 ? 2e-3 : 2e-2;
+  const double tol = c.kv == DType::kF32    ? 2e-5
+                     : c.kv == DType::kF16  ? 2e-3
+                     : c.kv == DType::kBF16 ? 2e-2
+                                            : 0;
+  const auto bound = [&](double want) {
+    return scaled ? std::abs(want) / (c.kv == DType::kF8E4M3 ? 15 : 7) + 0x1p-9 : tol;
+  };
   std::vector<char> named(pool.size(), 0);  // bytes that some token owns
   for (int t = 0; t < kTokens; ++t) {
     const float* x = qkv.data() + t * ld;
@@ -116,9 +126,10 @@ TEST_P(RopeAppend, QGoesToItsBufferAndKvOnlyToTheirSlots) {
           slots[t] / kPage * piece + slots[t] % kPage * p.token_stride + h * p.head_stride;
       const auto k = rope_head(x + (kQ + h) * kDim, p.k_norm, c, positions[t], inv_freq);
       for (int i = 0; i < kDim; ++i) {
-        ASSERT_NEAR(read(pool.data() + at, c.kv, i), k[i], tol) << t << " " << h << " " << i;
-        ASSERT_NEAR(read(pool.data() + at + p.v_offset, c.kv, i), x[(kQ + kKv + h) * kDim + i],
-                    tol);
+        const double want_k = k[i] / p.k_scale, want_v = x[(kQ + kKv + h) * kDim + i] / p.v_scale;
+        ASSERT_NEAR(read(pool.data() + at, c.kv, i), want_k, bound(want_k))
+            << t << " " << h << " " << i;
+        ASSERT_NEAR(read(pool.data() + at + p.v_offset, c.kv, i), want_v, bound(want_v));
       }
       std::memset(named.data() + at, 1, kDim * e);
       std::memset(named.data() + at + p.v_offset, 1, kDim * e);
@@ -138,7 +149,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{RopeStyle::kHalf, 12, true, DType::kF32, false},
                       Case{RopeStyle::kInterleaved, kDim, false, DType::kBF16, true},
                       Case{RopeStyle::kInterleaved, 8, true, DType::kF16, false},
-                      Case{RopeStyle::kHalf, kDim, true, DType::kF16, true}));
+                      Case{RopeStyle::kHalf, kDim, true, DType::kF16, true},
+                      Case{RopeStyle::kHalf, kDim, true, DType::kF8E4M3, true},
+                      Case{RopeStyle::kInterleaved, 8, false, DType::kF8E5M2, false}));
 
 TEST(RopeTable, AngleIsRoundedToFloat32First) {
   test::TestStream s(1);
