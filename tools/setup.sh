@@ -17,6 +17,7 @@ for purpose in "$@"; do
     build) fetch_model ;;
     test)
       install_clients
+      [[ $(cuda_wanted) == OFF ]] || install_sass_tools
       fetch_vocabularies
       ;;
   esac

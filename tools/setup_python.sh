@@ -71,6 +71,16 @@ install_clients() {
   leave_stamp "$(basename "$stamp")"
 }
 
+install_sass_tools() {
+  local stamp
+  stamp=$(stamp_of sass)
+  [[ -f $stamp && -x build/venv/bin/python ]] && return
+  say "Installing cuobjdump and nvdisasm into build/venv"
+  make_venv build/venv
+  pip_locked sass install --quiet --only-binary :all:
+  leave_stamp "$(basename "$stamp")"
+}
+
 # pip asks a source package for its metadata before it hands it over, which needs its build tools.
 fetch_vocabularies() {
   local stamp download
