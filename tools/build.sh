@@ -10,6 +10,9 @@ configured=build/$preset/build.ninja
 options=()
 case $preset in release | debug)
   options=("-DATTUNE_CUDA:BOOL=$(cuda_wanted)")
+  # Its headers come with tools/setup.sh.
+  [[ $(cuda_wanted) == ON && -d build/flashinfer ]] && flashinfer=ON || flashinfer=OFF
+  options+=("-DATTUNE_FLASHINFER:BOOL=$flashinfer")
   [[ -z ${CUDA_ARCHS:-} ]] || options+=("-DATTUNE_CUDA_ARCHS:STRING=$CUDA_ARCHS")
   ;;
 esac

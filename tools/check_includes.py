@@ -30,6 +30,8 @@ HOUSE = {
     "src/kv/tier": (["src/kv", "src/device", "src/ops"], ["hiredis", "liburing", "xxhash"]),
     "src/kv/transfer": (["src/kv", "src/device", "src/ops"], ["cuda"]),
     "src/attention": (["src/ops", "src/device", "src/kv/layout"], ["cuda"]),
+    "src/attention/backends/flashinfer": (["src/attention"], ["cuda", "flashinfer"]),
+    "src/attention/backends/flashinfer_mla": (["src/attention"], ["cuda", "flashinfer"]),
     "src/resolve": (["src/attention/capabilities.h", "src/attention/order.h", "src/kv/layout"], []),
     "src/model": (["src/attention", "src/ops", "src/device", "src/kv/layout", "src/formats"], []),
     "src/sched": (["src/kv/layout", "src/kv/pool", "src/kv/index", "src/kv/policy"], []),
@@ -45,14 +47,16 @@ TEST_EXTRA = {
     "src/engine": ["src/formats", "src/text"],
 }
 # Headers that show a library's types, for the .cc files of their own folder and each other only.
-PRIVATE = {"src/server/asio_loop.h", "src/server/http_connection.h", "src/server/http_exchange.h"}
+PRIVATE = {"src/server/asio_loop.h", "src/server/http_connection.h", "src/server/http_exchange.h",
+           "src/attention/backends/flashinfer/cuda/tile_unit.cuh", "src/attention/backends/flashinfer/cuda/row_unit.cuh",
+           "src/attention/backends/flashinfer_mla/cuda/mla_params.cuh"}
 TEST_LIBRARIES = ["gtest", "gmock", "benchmark"]
 LIBRARIES = {  # first path component or file -> library
     "spdlog": "spdlog", "fmt": "spdlog", "simdjson.h": "simdjson", "boost": "boost", "CLI": "cli11", "nlohmann": "nlohmann",
     "prometheus": "prometheus", "pcre2.h": "pcre2", "xgrammar": "xgrammar", "hiredis": "hiredis",
     "liburing.h": "liburing", "xxhash.h": "xxhash", "cutlass": "cutlass", "cute": "cutlass",
     "cuda.h": "cuda", "cuda_runtime.h": "cuda", "cuda_fp16.h": "cuda", "cuda_bf16.h": "cuda",
-    "cublasLt.h": "cublas", "dnnl.h": "dnnl", "oneapi": "dnnl", "gtest": "gtest", "gmock": "gmock",
+    "cublasLt.h": "cublas", "flashinfer": "flashinfer", "dnnl.h": "dnnl", "oneapi": "dnnl", "gtest": "gtest", "gmock": "gmock",
     "benchmark": "benchmark",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -3,6 +3,7 @@
 readonly kModel=build/models/smollm2-135m-instruct-q4_1.gguf
 readonly kModelSha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 readonly kVocabs=build/test-data/vocabs
+readonly kFlashinfer=build/flashinfer
 
 # One section of the lock.
 locked_section() {
@@ -58,6 +59,34 @@ PY
     echo "$kModelSha256  $kModel.part" | sha256sum --check --status || die "the model's file is not the one that is locked"
     mv "$kModel.part" "$kModel"
   fi
+  leave_stamp "$(basename "$stamp")"
+}
+
+# Include folders out of a wheel: FlashInfer's, CUTLASS's, and a newer CCCL than CUDA 13.0 brings.
+fetch_flashinfer() {
+  local stamp download
+  stamp=$(stamp_of flashinfer)
+  [[ -f $stamp && -d $kFlashinfer ]] && return
+  say "Fetching FlashInfer's headers (14 MB)"
+  make_venv build/venv
+  download=$(mktemp -d)
+  pip_locked flashinfer download --only-binary :all: --dest "$download"
+  rm -rf "$kFlashinfer" "$kFlashinfer.part"
+  build/venv/bin/python - "$download" "$kFlashinfer.part" <<'PY'
+import pathlib, sys, zipfile
+FOLDERS = ("include/flashinfer", "cutlass/include", "cutlass/tools/util/include", "cccl/libcudacxx/include",
+           "cccl/cub/cub", "cccl/thrust/thrust")
+wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
+with zipfile.ZipFile(wheel) as z:
+    for name in z.namelist():
+        path = name.removeprefix("flashinfer/data/")
+        if path != name and path.startswith(tuple(f + "/" for f in FOLDERS)) and not path.endswith("/"):
+            target = pathlib.Path(sys.argv[2], path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(z.read(name))
+PY
+  rm -rf "$download"
+  mv "$kFlashinfer.part" "$kFlashinfer"
   leave_stamp "$(basename "$stamp")"
 }
 

@@ -1,27 +1,37 @@
-// FlashInfer's latent attention, absorbed over paged latents, and its ragged prefill; this file
-// tells what they offer.
+// FlashInfer's latent attention, absorbed over paged latents; this file tells what it offers. Its
+// kernels are cooperative launches: no kernel may hold a multiprocessor for ever beside them.
+#include "attention/backends/flashinfer_mla/flashinfer_mla_backend.h"
 #include "attention/registry.h"
 
 namespace attune::attention {
 
 using tensor::DType;
 
-BackendEntry flashinfer_mla_backend() {
+namespace flashinfer_mla {
+
+Capabilities capabilities() {
   Capabilities c;
   c.name = "flashinfer_mla";
   c.archs = {Arch::kSm80, Arch::kSm89, Arch::kSm90, Arch::kSm100};
   c.kinds = {AttentionKind::kMla};
   c.phases = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
-  c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
+  c.extend_paths = {Path::kAbsorbed};
   c.head_dims = {{576, 512}};
-  c.ragged_dims = {{192, 128}};
-  c.q_dtypes = {DType::kBF16, DType::kF16};
-  // fp8 latents would be converted, the whole pool of them, layer by layer.
-  c.kv_dtypes = {DType::kBF16, DType::kF16};
+  c.q_dtypes = {DType::kBF16};
+  c.kv_dtypes = {DType::kBF16};
   c.lse_out = true;
   c.batch_invariant = false;  // its plan cuts sequences by what else is in the batch
-  c.pdl = true;
-  return {c, "built without FlashInfer"};
+  return c;
+}
+
+}  // namespace flashinfer_mla
+
+BackendEntry flashinfer_mla_backend() {
+#ifdef ATTUNE_FLASHINFER
+  return {flashinfer_mla::capabilities(), "", flashinfer_mla::create};
+#else
+  return {flashinfer_mla::capabilities(), "built without FlashInfer"};
+#endif
 }
 
 }  // namespace attune::attention

@@ -1,0 +1,168 @@
+// One instance of FlashInfer's FA2 paged kernel (arXiv:2501.01005), with parameters and masks of
+// our own: lengths come from the batch's arrays, and token trees are read as they are, 64 bits a
+// query, instead of a bit per query and key.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include <bit>
+
+#include <flashinfer/attention/default_prefill_params.cuh>
+#include <flashinfer/attention/mask.cuh>
+#include <flashinfer/utils.cuh>
+// How many keys a block has at a time FlashInfer decides when it runs, by the GPU's shared memory,
+// and so compiles four kernels for each tile. Those with 164 KiB or more (sm80, sm90, sm100) all
+// come to the same one, which the smaller (sm86, sm89) can run too.
+#undef DISPATCH_NUM_MMA_KV
+#define DISPATCH_NUM_MMA_KV(max_mma_kv, NUM_MMA_KV, ...)                                           \
+  {                                                                                                \
+    constexpr uint32_t kShared = 164 * 1024 / 2 - CTA_TILE_Q * HEAD_DIM_QK * sizeof(DTypeQ);       \
+    constexpr uint32_t kMost =                                                                     \
+        kShared / ((HEAD_DIM_QK + HEAD_DIM_VO) * 16 * NUM_WARPS_KV * sizeof(DTypeKV));             \
+    constexpr uint32_t kOfRegisters = 8 / NUM_MMA_Q;                                               \
+    constexpr uint32_t NUM_MMA_KV = ::std::bit_floor(kMost < kOfRegisters ? kMost : kOfRegisters); \
+    static_cast<void>(max_mma_kv);                                                                 \
+    __VA_ARGS__                                                                                    \
+  }
+#include <flashinfer/attention/prefill.cuh>
+#include <flashinfer/attention/variant_helper.cuh>
+
+#include "attention/backends/flashinfer/cuda/tanh.cuh"
+#include "attention/backends/flashinfer/launches.h"
+
+namespace attune::attention::flashinfer {
+
+namespace fi = ::flashinfer;
+
+template <typename KV>
+struct TileParams : fi::BatchPrefillPagedParams<nv_bfloat16, KV, nv_bfloat16, int32_t> {
+  const int32_t* kv_lens;
+  const uint64_t* tree;
+  bool causal;
+
+  __host__ __device__ __forceinline__ uint32_t get_kv_len(uint32_t s) const { return kv_lens[s]; }
+};
+
+// kGeneral decides every key by itself; otherwise the kernel has cut what lies behind a query.
+template <TileKind kKind>
+struct TileVariant : fi::AttentionVariantBase {
+  static constexpr bool use_softmax = true;
+  static constexpr bool kGeneral = kKind == TileKind::kGeneral;
+
+  uint32_t qo_len, kv_len, window_left;
+  float sm_scale_log2, cap_scale = 0;
+
+  template <typename Params>
+  __device__ __host__ TileVariant(const Params& params, uint32_t s, uint8_t*) {
+    qo_len = params.get_qo_len(s);
+    kv_len = params.get_kv_len(s);
+    // In the general kernel the window is a matter of the mask: here it would skip keys.
+    window_left = !kGeneral && params.window_left >= 0 ? params.window_left : kv_len;
+    const bool capped = kKind == TileKind::kSoftCap || (kGeneral && params.logits_soft_cap > 0);
+    if (capped) cap_scale = params.sm_scale / params.logits_soft_cap;
+    sm_scale_log2 = (capped ? params.logits_soft_cap : params.sm_scale) * fi::math::log2e;
+  }
+
+  REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+    if constexpr (kKind == TileKind::kSoftCap) {
+      return static_cast<T>(tanh_of(static_cast<float>(logits) * cap_scale));
+    }
+    if (kGeneral && cap_scale != 0) {
+      return static_cast<T>(tanh_of(static_cast<float>(logits) * cap_scale));
+    }
+    return logits;
+  })
+
+  REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+    const int32_t prefix = static_cast<int32_t>(kv_len) - static_cast<int32_t>(qo_len);
+    const int32_t key = static_cast<int32_t>(kv_idx);
+    // This sequence's words; a tile has rows beyond its queries.
+    const uint64_t* tree = nullptr;
+    if (params.tree) {
+      if (qo_idx >= qo_len) return false;
+      tree = params.tree + params.q_indptr[batch_idx];
+    }
+    if constexpr (!kGeneral) {
+      if (tree && key >= prefix && !((tree[qo_idx] >> (key - prefix)) & 1)) return false;
+      return kv_idx + qo_len + window_left >= kv_len + qo_idx;
+    } else {
+      if (kv_idx >= kv_len) return false;
+      const bool in_tree = tree && key >= prefix;
+      if (params.window_left >= 0) {
+        const int32_t at =
+            prefix + (tree ? __popcll(tree[qo_idx]) - 1 : static_cast<int32_t>(qo_idx));
+        const int32_t key_at = in_tree ? prefix + __popcll(tree[key - prefix]) - 1 : key;
+        if (at - key_at > params.window_left) return false;
+      }
+      if (!params.causal) return true;
+      if (in_tree) return ((tree[qo_idx] >> (key - prefix)) & 1) != 0;
+      return tree != nullptr || key <= prefix + static_cast<int32_t>(qo_idx);
+    }
+  })
+};
+
+template <typename KV>
+TileParams<KV> tile_params(const LayerCall& c, const TileArrays& a) {
+  const auto arg = [](const int32_t* p) { return const_cast<int32_t*>(p); };
+  const auto pool = [](const void* p) { return static_cast<KV*>(const_cast<void*>(p)); };
+  const int64_t strides[] = {c.page_stride, c.head_stride, c.token_stride};
+  const fi::paged_kv_t<KV, int32_t> pages(c.kv_heads, c.page_size, 0, a.num_seqs,
+                                          fi::QKVLayout::kHND, pool(c.k), pool(c.v), strides,
+                                          arg(a.page_slots), arg(a.page_indptr), nullptr);
+  TileParams<KV> p;
+  static_cast<fi::BatchPrefillPagedParams<nv_bfloat16, KV, nv_bfloat16, int32_t>&>(p) = {
+      static_cast<nv_bfloat16*>(const_cast<void*>(c.q)),
+      pages,
+      nullptr,
+      arg(a.q_indptr),
+      nullptr,
+      nullptr,
+      static_cast<nv_bfloat16*>(c.out),
+      c.lse,
+      nullptr,
+      static_cast<uint32_t>(c.q_heads),
+      static_cast<int32_t>(c.q_stride),
+      0,
+      c.window - 1,
+      c.soft_cap,
+      c.scale,
+      1.f,
+      1.f};
+  p.request_indices = arg(a.request);
+  p.qo_tile_indices = arg(a.q_tile);
+  p.kv_tile_indices = arg(a.kv_chunk);
+  p.block_valid_mask = const_cast<bool*>(a.valid);
+  p.kv_chunk_size_ptr = arg(a.chunk_tokens);
+  p.o_indptr = arg(a.o_indptr);
+  p.merge_indptr = arg(a.merge_indptr);
+  p.padded_batch_size = a.blocks;
+  p.max_total_num_rows = a.max_rows;
+  p.total_num_rows = reinterpret_cast<uint32_t*>(arg(a.rows));
+  p.kv_lens = a.kv_len;
+  p.tree = a.tree_mask;
+  p.causal = a.causal;
+  return p;
+}
+
+template <uint32_t kTile, int kHeadDim, typename KV, TileKind kKind>
+void launch_tiles_of(TileParams<KV>& params, const LayerCall& c, const TileArrays& a) {
+  constexpr auto kMask =
+      kKind == TileKind::kGeneral ? fi::MaskMode::kCustom : fi::MaskMode::kCausal;
+  fi::BatchPrefillWithPagedKVCacheDispatched<kTile, kHeadDim, kHeadDim, fi::PosEncodingMode::kNone,
+                                             false, kMask, TileVariant<kKind>>(
+      params, static_cast<nv_bfloat16*>(a.partial), a.partial_lse, c.pdl,
+      static_cast<cudaStream_t>(c.stream));
+}
+
+template <int kHeadDim, typename KV, TileKind kKind>
+void launch_tiles(const LayerCall& c, const TileArrays& a, int32_t tile) {
+  TileParams<KV> params = tile_params<KV>(c, a);
+  params.paged_kv.head_dim = kHeadDim;
+  params.q_stride_h = kHeadDim;
+  if (tile == 16) return launch_tiles_of<16, kHeadDim, KV, kKind>(params, c, a);
+  if (tile == 64) return launch_tiles_of<64, kHeadDim, KV, kKind>(params, c, a);
+  launch_tiles_of<128, kHeadDim, KV, kKind>(params, c, a);
+}
+
+}  // namespace attune::attention::flashinfer
