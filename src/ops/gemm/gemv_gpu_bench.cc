@@ -11,6 +11,7 @@
 
 #include "ops/cuda_kernels.h"
 #include "ops/gemm/cuda/gemv.h"
+#include "ops/gemm/cuda/rows.h"
 #include "ops/gemm/cuda/testing/bulk_read.h"
 #include "ops/gemm/gemm_test_util.h"
 
@@ -58,9 +59,12 @@ class Bench {
   }
 
   void chain(const std::string& what, CudaLayout layout, int32_t m, bool pdl,
-             const gemm::GemvTuning& tuning) {
+             const gemm::GemvTuning& tuning, bool between = false) {
     stream_->set_pdl(pdl);
-    int64_t bytes = 0;
+    int64_t bytes = 0, none = 0;
+    const PackedWeight of_small = weight({4096, 32, true}, none);
+    const LinearParams small{.m = 1, .weight = &of_small, .bias = x_.as<float>(), .y = y_.data(),
+                             .y_dtype = DType::kF32, .ldy = 4096};
     auto graph = captured([&] {
       for (const Shape& s : shapes_) {
         gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
@@ -74,6 +78,7 @@ class Bench {
                     .y_bf16 = !s.residual,
                     .accumulate = s.residual},
                    layout, device_->info(), *stream_, tuning);
+        if (between) gemm::add_bias(small, *stream_);
         bytes += gemm::weight_bytes(layout, s.n, s.k);
       }
     });
@@ -103,6 +108,69 @@ class Bench {
       std::printf("m=%-5d n=%-6d k=%-6d %8.3f ms  %6.0f TFLOP/s\n", m, s.n, s.k, ms,
                   2e-9 * m * s.n * s.k / ms);
     }
+  }
+
+  // A row's result not depending on the others, which costs something.
+  void deterministic(int32_t m) {
+    for (const Shape& s : kLayer) {
+      std::vector<PackedWeight> weights;
+      int64_t at = 0;
+      for (int i = 0; i < 8; ++i) weights.push_back(weight(s, at));
+      auto graph = captured([&] {
+        for (const PackedWeight& w : weights) launch(w, s, m, true);
+      });
+      const double ms = time(*graph, 5) / 8;
+      std::printf("deterministic m=%-5d n=%-6d k=%-6d %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n", m, s.n,
+                  s.k, ms, 2e-6 * s.n * s.k / ms, 2e-9 * m * s.n * s.k / ms);
+    }
+  }
+
+  // Experts' gate and up, of several layers in a row; tokens choose at random.
+  void experts(int32_t count, int32_t n, int32_t k, int32_t tokens, int32_t top_k) {
+    std::mt19937 rng(3);
+    std::vector<int32_t> sizes(count), offsets(count + 1), ids(count);
+    for (int32_t i = 0; i < count; ++i) ids[i] = i;
+    for (int32_t t = 0; t < tokens; ++t) {
+      std::shuffle(ids.begin(), ids.end(), rng);
+      for (int32_t i = 0; i < top_k; ++i) ++sizes[ids[i]];
+    }
+    for (int32_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + sizes[i];
+    const auto used = std::count_if(sizes.begin(), sizes.end(), [](int32_t s) { return s > 0; });
+    device::Buffer on_device;
+    if (!allocate(on_device, (count + 1) * 4)) return;
+    stream_->copy(on_device.data(), offsets.data(), (count + 1) * 4);
+    constexpr int kLayersHere = 4;
+    std::vector<std::vector<PackedWeight>> weights(kLayersHere);
+    std::vector<ExpertWeights> gathered;
+    int64_t at = 0;
+    for (auto& layer : weights) {
+      std::vector<const PackedWeight*> places;
+      layer.reserve(count);
+      for (int32_t i = 0; i < count; ++i) {
+        layer.push_back(weight({n, k, false}, at));
+        places.push_back(&layer.back());
+      }
+      auto made = gather_experts(places, *device_, *stream_);
+      if (!made.ok()) return void(say(made.status()));
+      gathered.push_back(std::move(*made));
+    }
+    auto graph = captured([&] {
+      for (const ExpertWeights& layer : gathered)
+        cuda::expert_linear({.x = x_.data(),
+                             .x_dtype = DType::kBF16,
+                             .ldx = k,
+                             .rows = tokens * top_k,
+                             .offsets = on_device.as<int32_t>(),
+                             .weights = &layer,
+                             .y = y_.data(),
+                             .y_dtype = DType::kBF16,
+                             .ldy = n},
+                            *stream_);
+    });
+    const double ms = time(*graph, 5) / kLayersHere;
+    std::printf("experts: %d x [%d, %d], %d tokens, top %d: %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n",
+                count, n, k, tokens, top_k, ms, 2e-6 * static_cast<double>(used) * n * k / ms,
+                2e-9 * tokens * top_k * n * k / ms);
   }
 
   // One product at a time, weights from all over the arena.
@@ -165,7 +233,7 @@ class Bench {
     at += bytes;
     return w;
   }
-  void launch(const PackedWeight& w, const Shape& s, int32_t m) {
+  void launch(const PackedWeight& w, const Shape& s, int32_t m, bool deterministic = false) {
     cuda::linear({.x = x_.data(),
                   .x_dtype = DType::kBF16,
                   .ldx = s.k,
@@ -174,7 +242,8 @@ class Bench {
                   .y = y_.data(),
                   .y_dtype = s.residual ? DType::kF32 : DType::kBF16,
                   .ldy = s.n,
-                  .accumulate = s.residual},
+                  .accumulate = s.residual,
+                  .deterministic = deterministic},
                  *stream_);
   }
   std::unique_ptr<device::Graph> captured(const std::function<void()>& fn) {
@@ -219,24 +288,12 @@ class Bench {
 };
 
 void sweep(Bench& bench) {
-  const std::pair<const char*, CudaLayout> layouts[] = {{"bfloat16", CudaLayout::kBF16},
-                                                        {"4 bits", CudaLayout::kCode4}};
-  for (const auto& [name, layout] : layouts) {
-    for (int32_t m : {1, 4, 16}) {
-      for (int kib : {75, 113, 150, 227}) {
-        for (int stages : {2, 3, 4, 6, 8}) {
-          for (int ctas : {1, 2}) {
-            if (ctas * kib > 227) continue;
-            bench.chain(std::string("  ") + name + " m=" + std::to_string(m) + " " +
-                            std::to_string(kib) + " KiB, " + std::to_string(stages) + " stages, " +
-                            std::to_string(ctas) + " CTAs",
-                        layout, m, true,
-                        {.shared_bytes = kib * 1024, .stages = stages, .ctas_per_sm = ctas});
-          }
-        }
-      }
-    }
-  }
+  for (const bool between : {false, true})
+    for (int32_t m : {1, 4, 16})
+      for (int stages : {2, 3, 4, 5, 6})
+        bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(stages) + " stages" +
+                        (between ? ", a small kernel between" : ""),
+                    CudaLayout::kBF16, m, true, {.stages = stages}, between);
 }
 
 }  // namespace
@@ -261,6 +318,8 @@ int main(int argc, char** argv) {
   } else {
     for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
     for (int32_t m : {2048, 8192}) bench.rate(m);
+    for (int32_t m : {1, 16, 2048}) bench.deterministic(m);
+    for (int32_t tokens : {1, 4, 16, 64, 256, 1024, 4096}) bench.experts(128, 1536, 2048, tokens, 8);
   }
   bench.read();
 }

@@ -1,9 +1,9 @@
-// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps
-// cut a tile along k into units that each requests for itself, some ahead of what it multiplies;
-// the first are requested before the wait for the kernel before, so that the memory works on across
-// the boundary of two products. The tensor cores take 16 rows of weights as one operand and the
-// rows of x as the other: that leaves the other units idle, whatever the number of rows up to 16.
-// The warps' sums are added in their order, so that the result is the same in every run.
+// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps cut
+// a tile along k into units that each requests for itself, some ahead of what it multiplies; the
+// first are requested before the wait for the kernel before, so that the memory works on across the
+// boundary of two products. The tensor cores take 16 rows of weights as one operand and the rows of
+// x as the other: that leaves the other units idle, whatever the number of rows up to 16. The warps'
+// sums are added in their order, so that the result is the same in every run.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -17,15 +17,9 @@
 namespace attune::ops::gemm {
 namespace {
 
-#ifndef KW
-#define KW 8
-#define KU 2
-#endif
-constexpr int kWarps = KW;
-constexpr int kThreads = kWarps * 32;
-constexpr int kSaved = 4;      // tiles whose sums are kept while x passes in parts
-constexpr int kMaxStages = 8;  // of a warp
-constexpr int kBarrierBytes = kWarps * kMaxStages * 8;
+constexpr int kSaved = 4;            // tiles whose sums are kept while x passes in parts
+constexpr int kMaxStages = 8;        // of a warp
+constexpr int kBarrierBytes = 1152;  // kMaxStages for each of 16 warps, and one for x
 
 struct Shape {
   GemvParams p;
@@ -80,6 +74,17 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t 
       : "memory");
 #endif
 }
+// The same without the policy.
+__device__ __forceinline__ void copy_row(void* to, const void* from, uint32_t bytes,
+                                         uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+#endif
+}
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int column, int row,
                                          uint64_t* barrier, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
@@ -93,45 +98,24 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
 
 // ---- formats: what a unit is, and its product ----
 
-// The products' narrow operand: rows of x, or zeros. Shared memory has each 32 k of a row in the
-// order in which one 16-byte load of lane 4g + t is its part of two products.
+// The products' narrow operand: rows of x as they are. Columns past m repeat the last row; nobody
+// looks at their sums.
 template <int kTiles>
 struct Columns {
-  const uint8_t* row[kTiles];  // at the lane's 16 bytes
-  bool valid[kTiles];
-  __device__ __forceinline__ uint4 load(int tile, int k) const {
-    return valid[tile] ? *reinterpret_cast<const uint4*>(row[tile] + k * 2) : uint4{};
+  uint32_t row[kTiles];  // the address of what this lane tells load_matrices
+  // k .. k + 32: b0, b1 of two products.
+  __device__ __forceinline__ void load(int tile, int k, uint32_t (&b)[4]) const {
+    load_matrices(b, row[tile] + k * 2);
   }
 };
-
-// Eight k of x from natural order, 8 i .. 8 i + 7 of a row.
-__device__ __forceinline__ void put_by_pairs(uint8_t* row, int i, uint4 v) {  // k 2t and 8 further
-  auto* to = reinterpret_cast<uint32_t*>(row + i / 4 * 64 + i % 4 * 4);
-  to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
-}
-__device__ __forceinline__ void put_by_fours(uint8_t* row, int i, uint4 v) {  // k 4t .. and 16 on
-  auto* to = reinterpret_cast<uint2*>(row + i / 4 * 64 + i % 2 * 32 + i % 4 / 2 * 8);
-  to[0] = {v.x, v.y}, to[2] = {v.z, v.w};
-}
-__device__ __forceinline__ void put_as_is(uint8_t* row, int i, uint4 v) {
-  reinterpret_cast<uint4*>(row)[i] = v;
-}
 
 // Boxes of 16 rows by 64 k, in which the 16-byte pieces of a row are exchanged by its number, so
 // that a column of pieces lies in all banks.
 template <bool kBulk>
 struct Bf16Format {
   static constexpr int kBoxBytes = kTileRows * kBlockK * 2;
-  static constexpr int kUnitBlocks = KU;
+  static constexpr int kWarps = 8, kUnitBlocks = 2;
   static constexpr int kUnitBytes = kUnitBlocks * kBoxBytes;
-
-  static __device__ __forceinline__ void put(uint8_t* row, int i, uint4 v) {
-    if (kBulk) {
-      put_by_pairs(row, i, v);
-    } else {
-      put_as_is(row, i, v);
-    }
-  }
 
   static __device__ __forceinline__ void request(const Shape& s, int tile, int block, int blocks,
                                                  uint8_t* to, uint64_t* barrier, uint64_t policy) {
@@ -148,6 +132,7 @@ struct Bf16Format {
                                                   int blocks, const uint8_t* unit, int x_k,
                                                   const Columns<kTiles>& x, int lane,
                                                   float (&sum)[kTiles][4]) {
+    float odd[kTiles][4] = {};  // two chains of products, so that one need not wait for itself
     if constexpr (kBulk) {
       const int row = lane % 16, swap = row & 7;
       const uint32_t at = shared_address(unit) + row * 128;
@@ -155,49 +140,44 @@ struct Bf16Format {
       for (int j = 0; j < blocks * 2; ++j) {
         uint32_t a[2][4];
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          const int piece = (j % 2 * 4 + s * 2 + lane / 16) ^ swap;
-          asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(a[s][0]), "=r"(a[s][1]), "=r"(a[s][2]), "=r"(a[s][3])
-                       : "r"(at + j / 2 * kBoxBytes + piece * 16)
-                       : "memory");
-        }
+        for (int s = 0; s < 2; ++s)
+          load_matrices(a[s], at + j / 2 * kBoxBytes +
+                                  ((j % 2 * 4 + s * 2 + lane / 16) ^ swap) * 16);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          const uint4 b = x.load(i, x_k + j * 32);
-          mma(sum[i], a[0][0], a[0][1], a[0][2], a[0][3], b.x, b.y);
-          mma(sum[i], a[1][0], a[1][1], a[1][2], a[1][3], b.z, b.w);
+          uint32_t b[4];
+          x.load(i, x_k + j * 32, b);
+          mma(sum[i], a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
+          mma(odd[i], a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
         }
       }
     } else {
       const int64_t row = tile * int64_t{kTileRows} + lane / 4, last = p.n - 1;
-      const uint8_t* upper = p.w + min(row, last) * p.k * 2 + lane % 4 * 16;
-      const uint8_t* lower = p.w + min(row + 8, last) * p.k * 2 + lane % 4 * 16;
+      const auto* upper = reinterpret_cast<const uint32_t*>(p.w + min(row, last) * p.k * 2);
+      const auto* lower = reinterpret_cast<const uint32_t*>(p.w + min(row + 8, last) * p.k * 2);
 #pragma unroll 4
       for (int j = 0; j < min(blocks * 2, p.k / 32 - block * 2); ++j) {
-        const int64_t byte = (block * 2 + j) * 64;
-        const uint4 u = *reinterpret_cast<const uint4*>(upper + byte);
-        const uint4 v = *reinterpret_cast<const uint4*>(lower + byte);
+        const int64_t at = (block * 2 + j) * 16 + lane % 4;  // pairs
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          const uint4 b = x.load(i, x_k + j * 32);
-          mma(sum[i], u.x, v.x, u.y, v.y, b.x, b.y);
-          mma(sum[i], u.z, v.z, u.w, v.w, b.z, b.w);
+          uint32_t b[4];
+          x.load(i, x_k + j * 32, b);
+          mma(sum[i], upper[at], lower[at], upper[at + 4], lower[at + 4], b[0], b[1]);
+          mma(odd[i], upper[at + 8], lower[at + 8], upper[at + 12], lower[at + 12], b[2], b[3]);
         }
       }
     }
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i) sum[i / 4][i % 4] += odd[i / 4][i % 4];
   }
 };
 
 template <CudaLayout kLayout>
 struct CodeFormat {
   static constexpr CodeBlock kBlock = code_block(kLayout);
-  static constexpr int kUnitBlocks = 2 * KU;
+  static constexpr int kWarps = 16, kUnitBlocks = 2;
   static constexpr int kUnitBytes = kUnitBlocks * kBlock.bytes();
 
-  static __device__ __forceinline__ void put(uint8_t* row, int i, uint4 v) {
-    put_by_fours(row, i, v);
-  }
   static __device__ __forceinline__ const uint8_t* at(const GemvParams& p, int tile, int block) {
     return p.w + (tile * blocks_of(p.k) + block) * kBlock.bytes();
   }
@@ -242,9 +222,9 @@ struct CodeFormat {
     const uint8_t* scales = block + kBlock.planes * kPlaneBytes;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint4 b[kTiles];
+      uint32_t b[kTiles][4];
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) b[i] = x.load(i, x_k + half * 32);
+      for (int i = 0; i < kTiles; ++i) x.load(i, x_k + half * 32, b[i]);
 #pragma unroll
       for (int s0 = 0; s0 < 2; s0 += kSteps) {
         float part[kTiles][kBlock.planes][4] = {}, x_sum[kTiles][4] = {};
@@ -252,7 +232,7 @@ struct CodeFormat {
         for (int s = s0; s < s0 + kSteps; ++s) {
 #pragma unroll
           for (int i = 0; i < kTiles; ++i) {
-            const uint32_t b0 = s == 0 ? b[i].x : b[i].z, b1 = s == 0 ? b[i].y : b[i].w;
+            const uint32_t b0 = b[i][2 * s], b1 = b[i][2 * s + 1];
             mma(x_sum[i], kOnes, kOnes, kOnes, kOnes, b0, b1);
 #pragma unroll
             for (int plane = 0; plane < kBlock.planes; ++plane) {
@@ -285,57 +265,59 @@ struct CodeFormat {
 
 // ---- the kernel ----
 
-// k0 .. k0 + k of x into shared memory, zeros up to a block's end.
-template <typename Format>
-__device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride) {
-  const int vectors = static_cast<int>(blocks_of(k)) * kBlockK / 8;
-  const auto* x = static_cast<const uint16_t*>(p.x);
+// k0 .. k0 + k of x into shared memory, with zeros up to a block's end. By all threads; those who
+// read it wait for `there` and the CTA's barrier.
+template <int kThreads, bool kBulk>
+__device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride,
+                       uint64_t* there) {
+  const auto* x = static_cast<const uint16_t*>(p.x) + k0;
+  if (k % kBlockK != 0)
+    for (int i = threadIdx.x; i < p.m * 16; i += kThreads)
+      reinterpret_cast<uint32_t*>(to + i / 16 * stride + k * 2)[i % 16] = 0;
   const bool aligned = (reinterpret_cast<uint64_t>(x) | (p.ldx * 2)) % 16 == 0;
+  if (kBulk && aligned) {
+    if (threadIdx.x == 0) barrier_expect(there, p.m * k * 2);
+    if (threadIdx.x / 32 != 0) return;
+    __syncwarp();
+    if (threadIdx.x < p.m)
+      copy_row(to + threadIdx.x * stride, x + threadIdx.x * p.ldx, k * 2, there);
+    return;
+  }
+  if (kBulk && threadIdx.x == 0) barrier_expect(there, 0);
+  if (aligned) {
 #pragma unroll 4
-  for (int at = threadIdx.x; at < p.m * vectors; at += kThreads) {
-    const int row = at / vectors, i = at % vectors;
-    const uint16_t* from = x + row * p.ldx + k0 + i * 8;
-    union {
-      uint4 v;
-      uint16_t e[8];
-    } u{};
-    if (i * 8 < k) {
-      if (aligned) {
-        u.v = *reinterpret_cast<const uint4*>(from);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) u.e[j] = from[j];
-      }
+    for (int i = threadIdx.x; i < p.m * (k / 8); i += kThreads) {
+      const int row = i / (k / 8), at = i % (k / 8);
+      reinterpret_cast<uint4*>(to + row * stride)[at] =
+          reinterpret_cast<const uint4*>(x + row * p.ldx)[at];
     }
-    Format::put(to + row * stride, i, u.v);
+  } else {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < p.m * k; i += kThreads)
+      reinterpret_cast<uint16_t*>(to + i / k * stride)[i % k] = x[i / k * p.ldx + i % k];
   }
 }
 
-// Adds the warps' sums of a tile and writes its part of y.
-template <int kTiles>
-__device__ void finish(const GemvParams& p, int tile, const float* sums) {
-  for (int i = threadIdx.x; i < kTileRows * p.m; i += kThreads) {
-    const int row = i % kTileRows, column = i / kTileRows;
+// A thread's element of a tile of y, what is there to add to, and where its sums lie.
+struct Output {
+  int64_t at = -1;  // in y; -1: none
+  float before = 0;
+  int from = 0;
+
+  __device__ Output(const GemvParams& p, int tile) {
+    const int row = threadIdx.x % kTileRows, column = threadIdx.x / kTileRows;
     const int64_t n = tile * int64_t{kTileRows} + row;
-    if (n >= p.n) continue;
-    const int lane = row % 8 * 4 + column % 8 / 2, part = row / 8 * 2 + column % 2;
-    const float* from = sums + (column / 8 * 32 + lane) * 4 + part;
-    float v = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) v += from[w * kTiles * 128];
-    if (p.bias) v += p.bias[n];
-    if (p.y_bf16) {
-      static_cast<__nv_bfloat16*>(p.y)[column * p.ldy + n] = __float2bfloat16(v);
-    } else {
-      float* y = static_cast<float*>(p.y) + column * p.ldy + n;
-      *y = p.accumulate ? *y + v : v;
-    }
+    if (column >= p.m || n >= p.n) return;
+    at = column * p.ldy + n;
+    if (p.bias) before = p.bias[n];
+    if (p.accumulate) before += static_cast<const float*>(p.y)[at];
+    from = (column / 8 * 32 + row % 8 * 4 + column % 8 / 2) * 4 + row / 8 * 2 + column % 2;
   }
-}
+};
 
 // The units of one warp in their order: while a part of x is there it meets up to kSaved tiles, and
 // of each every kWarps-th unit of that part.
-template <int kUnitBlocks>
+template <int kWarps, int kUnitBlocks>
 struct Walk {
   int end, blocks, part_blocks, warp;  // tiles; blocks of k, of a part of x
   int group, tile, part, block;
@@ -376,10 +358,12 @@ struct Walk {
 };
 
 template <typename Format, int kTiles, bool kBulk>
-__global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant__ Shape s) {
+__global__ void __launch_bounds__(Format::kWarps * 32, 1)
+    gemv_kernel(const __grid_constant__ Shape s) {
 #if __CUDA_ARCH__ < 900
   if (kBulk) return;  // never launched there
 #endif
+  constexpr int kWarps = Format::kWarps, kUnit = Format::kUnitBlocks;
   extern __shared__ __align__(1024) uint8_t shared[];
   const GemvParams& p = s.p;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -387,7 +371,9 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
 
   const int ring_bytes = s.stages * Format::kUnitBytes;
   uint8_t* ring = shared + warp * ring_bytes;
-  uint64_t* there = reinterpret_cast<uint64_t*>(shared + kWarps * ring_bytes) + warp * kMaxStages;
+  auto* barriers = reinterpret_cast<uint64_t*>(shared + kWarps * ring_bytes);
+  uint64_t* there = barriers + warp * kMaxStages;
+  uint64_t* x_there = barriers + kWarps * kMaxStages;
   uint8_t* x_shared = shared + kWarps * ring_bytes + kBarrierBytes;
   float* sums = reinterpret_cast<float*>(x_shared + p.m * s.x_stride);
   float* saved = sums + 2 * kWarps * kTiles * 128;
@@ -397,7 +383,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
   const int end = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
   const int blocks = static_cast<int>(blocks_of(p.k));
   const int part_blocks = static_cast<int>(blocks_of(s.x_part));
-  Walk<Format::kUnitBlocks> ahead(first, end, blocks, part_blocks, warp);
+  Walk<kWarps, kUnit> ahead(first, end, blocks, part_blocks, warp);
   const uint64_t policy = evict_first();
   const auto request = [&](int stage) {  // of one thread
     Format::request(s, ahead.tile, ahead.block, ahead.count(), ring + stage * Format::kUnitBytes,
@@ -406,6 +392,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
   if (kBulk) {
     if (lane == 0) {
       for (int i = 0; i < s.stages; ++i) barrier_init(there + i);
+      if (warp == 0) barrier_init(x_there);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
@@ -416,22 +403,26 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
 
   Columns<kTiles> x;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    x.valid[i] = lane / 4 + 8 * i < p.m;
-    x.row[i] = x_shared + (lane / 4 + 8 * i) * s.x_stride + lane % 4 * 16;
-  }
+  for (int i = 0; i < kTiles; ++i)
+    x.row[i] = shared_address(x_shared) + min(lane % 8 + 8 * i, p.m - 1) * s.x_stride +
+               lane / 8 * 16;
   int stage = 0, buffer = 0;
-  uint32_t parity = 0;
+  uint32_t parity = 0, x_parity = 0;
   for (int group = first; group < end; group += kSaved) {
     for (int part = 0; part < blocks; part += part_blocks) {
       const int part_end = min(part + part_blocks, blocks);
       if (group == first || part_blocks < blocks) {
         __syncthreads();  // nobody needs the part before
-        load_x<Format>(p, part * kBlockK, min(part_end * kBlockK, p.k) - part * kBlockK, x_shared,
-                       s.x_stride);
+        load_x<kWarps * 32, kBulk>(p, part * kBlockK,
+                                   min(part_end * kBlockK, p.k) - part * kBlockK, x_shared,
+                                   s.x_stride, x_there);
         __syncthreads();
+        if (kBulk) barrier_wait(x_there, x_parity);
+        x_parity ^= 1;
       }
       for (int tile = group; tile < min(group + kSaved, end); ++tile) {
+        const bool last = part_end == blocks;
+        Output output(p, last ? tile : 1 << 30);
         float4* mine = reinterpret_cast<float4*>(saved) +
                        (((tile - group) * kWarps + warp) * kTiles * 32 + lane);
         float sum[kTiles][4];
@@ -440,15 +431,13 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
           const float4 v = part == 0 ? float4{} : mine[i * 32];
           sum[i][0] = v.x, sum[i][1] = v.y, sum[i][2] = v.z, sum[i][3] = v.w;
         }
-        for (int block = part + warp * Format::kUnitBlocks; block < part_end;
-             block += kWarps * Format::kUnitBlocks) {
+        for (int block = part + warp * kUnit; block < part_end; block += kWarps * kUnit) {
           const uint8_t* unit = nullptr;
           if (kBulk) {
             unit = ring + stage * Format::kUnitBytes;
             barrier_wait(there + stage, parity);
           }
-          Format::template multiply<kTiles>(p, tile, block,
-                                            min(Format::kUnitBlocks, part_end - block), unit,
+          Format::template multiply<kTiles>(p, tile, block, min(kUnit, part_end - block), unit,
                                             (block - part) * kBlockK, x, lane, sum);
           if (kBulk) {
             __syncwarp();  // all have read it
@@ -462,17 +451,26 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(const __grid_constant
             }
           }
         }
-        const bool last = part_end == blocks;
-        float4* to =
-            last ? reinterpret_cast<float4*>(sums) + ((buffer * kWarps + warp) * kTiles * 32 + lane)
-                 : mine;
+        float4* to = last ? reinterpret_cast<float4*>(sums) +
+                                ((buffer * kWarps + warp) * kTiles * 32 + lane)
+                          : mine;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
           to[i * 32] = float4{sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
         if (!last) continue;
         __syncthreads();
         // The buffer is written again after the next tile's barrier, by when all have read it.
-        finish<kTiles>(p, tile, sums + buffer * kWarps * kTiles * 128);
+        if (output.at >= 0) {
+          const float* from = sums + buffer * kWarps * kTiles * 128 + output.from;
+          float v = output.before;
+#pragma unroll
+          for (int w = 0; w < kWarps; ++w) v += from[w * kTiles * 128];
+          if (p.y_bf16) {
+            static_cast<__nv_bfloat16*>(p.y)[output.at] = __float2bfloat16(v);
+          } else {
+            static_cast<float*>(p.y)[output.at] = v;
+          }
+        }
         buffer ^= 1;
       }
     }
@@ -502,13 +500,15 @@ void set_map(const GemvParams& p, CUtensorMap* map) {
 template <typename Format, int kTiles, bool kBulk>
 void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream& stream,
             const GemvTuning& tuning) {
-  // With half of what a multiprocessor has, the next product's ring fills beside this one's.
-  constexpr int kHalf = 113 * 1024, kAll = 227 * 1024;
+  // More than half of what a multiprocessor has: two CTAs of a launch on one would leave another
+  // without work.
+  constexpr int kLeast = 115 * 1024, kAll = 227 * 1024;
   constexpr int kFewest = 2;
+  constexpr int kWarps = Format::kWarps;
   constexpr int kStage = kBulk ? kWarps * Format::kUnitBytes : 0;
   const int limit = kBulk ? kAll : 96 * 1024;  // sm_89 has no more
-  const auto stride = [](int64_t k) {          // so that the lanes' loads meet no bank twice
-    return static_cast<int32_t>(blocks_of(k) * kBlockK * 2 + 64);
+  const auto stride = [](int64_t k) {  // so that the rows of a matrix lie in all banks
+    return static_cast<int32_t>(blocks_of(k) * kBlockK * 2 + 16);
   };
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
   constexpr int kPart = kWarps * Format::kUnitBlocks * kBlockK;
@@ -523,8 +523,9 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
     fixed += int64_t{p.m} * s.x_stride;
   }
   if constexpr (kBulk) {
-    int64_t room = fixed + kFewest * kStage <= kHalf ? kHalf : kAll;
-    if (tuning.shared_bytes > 0) room = std::max(fixed + kStage, int64_t{tuning.shared_bytes});
+    const int64_t room = tuning.shared_bytes > 0
+                             ? std::max(fixed + kStage, int64_t{tuning.shared_bytes})
+                             : int64_t{kAll};
     s.stages = static_cast<int32_t>(
         std::min<int64_t>((room - fixed) / kStage, tuning.stages ? tuning.stages : kMaxStages));
     if constexpr (std::is_same_v<Format, Bf16Format<true>>) set_map(p, &s.map);
@@ -532,9 +533,11 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
   device::launch_kernel(
       stream, "gemv",
-      {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
-       .block = kThreads,
-       .shared_bytes = static_cast<uint32_t>(fixed + s.stages * kStage)},
+      {.grid = static_cast<uint32_t>(
+           std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
+       .block = kWarps * 32,
+       .shared_bytes = static_cast<uint32_t>(
+           std::max<int64_t>(fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeast : 0))},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}},
       gemv_kernel<Format, kTiles, kBulk>, s);
 }

@@ -36,11 +36,6 @@ __device__ __forceinline__ void copy16(void* to, const void* from, bool valid) {
                "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
 // 16-byte pieces of rows of 128 bytes, exchanged so that a column of pieces lies in all banks.
 __device__ __forceinline__ int piece_at(int row, int piece) {
   return row * kRowBytes + (piece ^ (row & 7)) * 16;
@@ -76,13 +71,7 @@ struct Bf16Operand {
   static __device__ __forceinline__ void weights(const uint8_t* stage, int tile, int step, int lane,
                                                  const Held&, uint32_t (&a)[4]) {
     const int row = tile * 16 + lane % 16;
-    load_matrices(a, stage + piece_at(row, 2 * step + lane / 16));
-  }
-  // Two tiles of 8 rows of x.
-  static __device__ __forceinline__ void rows(const uint8_t* stage, int tile, int step, int lane,
-                                              uint32_t (&b)[4]) {
-    const int row = tile * 8 + lane / 16 * 8 + lane % 8;
-    load_matrices(b, stage + piece_at(row, 2 * step + lane / 8 % 2));
+    load_matrices(a, shared_address(stage + piece_at(row, 2 * step + lane / 16)));
   }
 };
 
@@ -149,19 +138,14 @@ struct CodeOperand {
       a[i] = reinterpret_cast<const uint32_t&>(pair);
     }
   }
-  // k in the order of the codes: a lane has 4t .. 4t + 3.
-  static __device__ __forceinline__ void rows(const uint8_t* stage, int tile, int step, int lane,
-                                              uint32_t (&b)[4]) {
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint2 v = *reinterpret_cast<const uint2*>(
-          stage + piece_at((tile + i) * 8 + g, 2 * step + t / 2) + t % 2 * 8);
-      b[2 * i] = v.x;
-      b[2 * i + 1] = v.y;
-    }
-  }
 };
+
+// Two tiles of 8 rows of x, k 16 step ..
+__device__ __forceinline__ void load_rows(const uint8_t* stage, int tile, int step, int lane,
+                                          uint32_t (&b)[4]) {
+  const int row = tile * 8 + lane / 16 * 8 + lane % 8;
+  load_matrices(b, shared_address(stage + piece_at(row, 2 * step + lane / 8 % 2)));
+}
 
 // ---- problems ----
 
@@ -319,7 +303,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
       uint32_t b[Tile::kN / 2][4];
 #pragma unroll
       for (int j = 0; j < Tile::kN / 2; ++j)
-        Operand::rows(stage + kWeightBytes, row0 + 2 * j, step, lane, b[j]);
+        load_rows(stage + kWeightBytes, row0 + 2 * j, step, lane, b[j]);
 #pragma unroll
       for (int j = 0; j < Tile::kM; ++j) {
         uint32_t a[4];

@@ -8,7 +8,7 @@
 // operand, so that one 16-byte load of a lane is its part of four products. A weight is
 // d * (code - offset) + m. Codes of 8 bits are two planes of nibbles, upper ones first.
 //   lane 4g + t of a plane: four words, word s for k 16s .. 16s + 15; its nibble 2p + h + 4e is
-//   row g + 8h, k 16s + 4t + 2p + e   (p, h, e in {0, 1})
+//   row g + 8h, k 16s + 8p + 2t + e   (p, h, e in {0, 1})
 // Behind the planes lie the scales, as binary16.
 //
 // d and m are those of the file, rounded to binary16 where it has products of two numbers: exact

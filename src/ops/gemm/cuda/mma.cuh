@@ -13,8 +13,7 @@ namespace attune::ops::gemm {
 // 2t + 1. Any other order of k will do, as long as a and b share it.
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                     uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -25,6 +24,14 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
 __device__ __forceinline__ uint32_t nibbles(uint32_t word, int at) {
   return ((word >> (4 * at)) & 0x000f000fu) | 0x43004300u;
 }
+// Four 8x8 matrices of bfloat16, of which lane i tells the address of row i % 8 of matrix i / 8;
+// lane 4g + t has 2t, 2t + 1 of row g of each. Stays behind what waits for the data.
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
 inline constexpr float kNibbleBias = 128;
 inline constexpr uint32_t kOnes = 0x3f803f80u;  // two bfloat16
 

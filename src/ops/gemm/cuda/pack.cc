@@ -178,7 +178,7 @@ void put_row(const CodeBlock& block, const Row& row, int r, int64_t k, uint8_t* 
   const int g = r % 8, h = r / 8;
   for (int64_t i = 0; i < k; ++i) {
     const int s = static_cast<int>(i % kBlockK / 16), in = static_cast<int>(i % 16);
-    const int t = in / 4, at = in % 4 / 2 * 2 + h + 4 * (in % 2);
+    const int t = in % 8 / 2, at = in / 8 * 2 + h + 4 * (in % 2);
     uint8_t* byte = tile + i / kBlockK * block.bytes() + (g * 4 + t) * 16 + s * 4 + at / 2;
     const int shift = at % 2 * 4, code = row.codes[i];
     if (block.planes == 1) {

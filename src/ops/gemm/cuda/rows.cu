@@ -40,7 +40,7 @@ __global__ void dequantize_kernel(DequantizeParams p) {
   auto* out = static_cast<__nv_bfloat16*>(p.out);
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    const int64_t k = k0 + s * 16 + t * 4;
+    const int64_t k = k0 + s * 16 + t * 2;
     if (k >= p.k) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -58,10 +58,9 @@ __global__ void dequantize_kernel(DequantizeParams p) {
           code = code * 16 + static_cast<int>((words[kBlock.planes - 1][s] >> shift) & 15) - 128;
         v[i] = fmaf(d, static_cast<float>(code), m);
       }
-      const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(v[0], v[1]),
-                                       __floats2bfloat162_rn(v[2], v[3])};
-      *reinterpret_cast<uint2*>(out + (row0 + row) * p.k + k) =
-          *reinterpret_cast<const uint2*>(pairs);
+      __nv_bfloat16* to = out + (row0 + row) * p.k + k;
+      *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(v[0], v[1]);
+      *reinterpret_cast<__nv_bfloat162*>(to + 8) = __floats2bfloat162_rn(v[2], v[3]);
     }
   }
 }
