@@ -136,15 +136,19 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(DummyWeights, RunFromAConfigAlone) {
-  Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/qwen3/config.json";
-  options.load_format = "dummy";
-  options.max_total_tokens = 256;
-  auto engine = make_engine(options);
-  ASSERT_TRUE(engine);
-  auto run = start(*engine, {5, 6, 7}, {.temperature = 0, .max_new_tokens = 8, .ignore_eos = true});
-  run->wait();
-  EXPECT_EQ(run->tokens.size(), 8u);
+  for (const char* name : {"qwen3", "qwen3_moe_mixed"}) {
+    Options options;
+    options.model =
+        std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/" + name + "/config.json";
+    options.load_format = "dummy";
+    options.max_total_tokens = 256;
+    auto engine = make_engine(options);
+    ASSERT_TRUE(engine);
+    auto run =
+        start(*engine, {5, 6, 7}, {.temperature = 0, .max_new_tokens = 8, .ignore_eos = true});
+    run->wait();
+    EXPECT_EQ(run->tokens.size(), 8u) << name;
+  }
 }
 
 }  // namespace
