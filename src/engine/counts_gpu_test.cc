@@ -127,8 +127,8 @@ TEST_P(StepCounts, DecodeStepsNeitherAllocateNorWait) {
   EXPECT_EQ(more(2), 0) << "copies that wait for pageable memory";
   EXPECT_EQ(more(5), 0) << "captures";
   EXPECT_NEAR(double(more(4)), double(steps), 4) << "graph launches";
-  // Up: the step's arrays, and what a library planned on the host; down: the sampled tokens.
-  EXPECT_LE(more(3), 3 * steps + 8) << "copies";
+  // Up: the step's arrays, and what a library planned on the host (two); down: the sampled tokens.
+  EXPECT_LE(more(3), 4 * steps + 8) << "copies";
   EXPECT_GE(more(3), 2 * steps - 8) << "copies";
 }
 INSTANTIATE_TEST_SUITE_P(Backends, StepCounts, ::testing::Values("", "reference"));

@@ -29,7 +29,7 @@ const Preferences& default_preferences() {
     .aliases = {
       {kMla, "flashinfer", "flashinfer_mla"},
     },
-    .measured = {},
+    .measured = measured_table(),
   };
   // clang-format on
   return preferences;

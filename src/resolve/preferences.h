@@ -52,5 +52,7 @@ struct Preferences {
 };
 
 const Preferences& default_preferences();
+// What benchmarks of this build found (tools/measured_table.py).
+std::vector<MeasuredCell> measured_table();
 
 }  // namespace attune::resolve

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""The preference table of rules S4 and S6, out of what `attune bench attention --json` measured.
+
+usage: measured_table.py [--check]
+
+Reads bench/attention-*.jsonl and writes src/resolve/measured_table.cc: for each case the backends, best
+first. With --check it writes nothing and fails when the file is not what it would write. Who is within
+1 % of the best counts as equal, and stands in the order of the names.
+"""
+
+import glob
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = ROOT / "src/resolve/measured_table.cc"
+EQUAL = 1.01
+ARCHS = {"sm80": "kSm80", "sm89": "kSm89", "sm90": "kSm90", "sm100": "kSm100"}
+DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16", "fp8_e4m3": "kF8E4M3", "fp8_e5m2": "kF8E5M2"}
+ORACLE = "reference"  # never preferred for its speed
+
+
+def cells():
+    times = {}
+    for path in sorted(glob.glob(str(ROOT / "bench/attention-*.jsonl"))):
+        for line in open(path, encoding="utf-8"):
+            row = json.loads(line)
+            if row["ragged"] or row["arch"] not in ARCHS or row["backend"] == ORACLE:
+                continue
+            key = (row["arch"], row["kind"], row["phase"], row["q_heads"], row["kv_heads"], row["qk_dim"],
+                   row["kv_dtype"], row["page_size"], row["seqs"], row["kv_len"])
+            times.setdefault(key, {})[row["backend"]] = row["us"]
+    for key in sorted(times):
+        mine = times[key]
+        best = min(mine.values())
+        # In steps of 1 %: equals keep the order of their names.
+        order = sorted(mine, key=lambda name: (mine[name] > best * EQUAL and mine[name], name))
+        yield key, order
+
+
+def text():
+    out = ["// Made by tools/measured_table.py from bench/attention-*.jsonl: do not edit.",
+           '#include "resolve/preferences.h"', "", "namespace attune::resolve {", "",
+           "using attention::Arch;", "using attention::AttentionKind;", "using attention::Phase;",
+           "using tensor::DType;", "", "// clang-format off", "std::vector<MeasuredCell> measured_table() {",
+           "  return {"]
+    for key, order in cells():
+        arch, kind, phase, q, kv, dim, dtype, page, seqs, tokens = key
+        names = ", ".join(f'"{name}"' for name in order)
+        out.append(f"    {{Arch::{ARCHS[arch]}, AttentionKind::{'kMla' if kind == 'mla' else 'kMha'}, "
+                   f"Phase::k{phase.capitalize()}, {q}, {kv}, {dim}, DType::{DTYPES[dtype]}, {page}, "
+                   f"{seqs}, {tokens}, {{{names}}}}},")
+    out += ["  };", "}", "// clang-format on", "", "}  // namespace attune::resolve", ""]
+    return "\n".join(out)
+
+
+if sys.argv[1:] == ["--check"]:
+    if TARGET.read_text(encoding="utf-8") != text():
+        sys.exit(f"{TARGET.relative_to(ROOT)} is not what the measurements say: run tools/measured_table.py")
+else:
+    TARGET.write_text(text(), encoding="utf-8")
