@@ -63,8 +63,12 @@ class Bench {
     stream_->set_pdl(pdl);
     int64_t bytes = 0, none = 0;
     const PackedWeight of_small = weight({4096, 32, true}, none);
-    const LinearParams small{.m = 1, .weight = &of_small, .bias = x_.as<float>(), .y = y_.data(),
-                             .y_dtype = DType::kF32, .ldy = 4096};
+    const LinearParams small{.m = 1,
+                             .weight = &of_small,
+                             .bias = x_.as<float>(),
+                             .y = y_.data(),
+                             .y_dtype = DType::kF32,
+                             .ldy = 4096};
     auto graph = captured([&] {
       for (const Shape& s : shapes_) {
         gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
@@ -120,8 +124,8 @@ class Bench {
         for (const PackedWeight& w : weights) launch(w, s, m, true);
       });
       const double ms = time(*graph, 5) / 8;
-      std::printf("deterministic m=%-5d n=%-6d k=%-6d %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n", m, s.n,
-                  s.k, ms, 2e-6 * s.n * s.k / ms, 2e-9 * m * s.n * s.k / ms);
+      std::printf("deterministic m=%-5d n=%-6d k=%-6d %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n", m,
+                  s.n, s.k, ms, 2e-6 * s.n * s.k / ms, 2e-9 * m * s.n * s.k / ms);
     }
   }
 
@@ -319,7 +323,8 @@ int main(int argc, char** argv) {
     for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
     for (int32_t m : {2048, 8192}) bench.rate(m);
     for (int32_t m : {1, 16, 2048}) bench.deterministic(m);
-    for (int32_t tokens : {1, 4, 16, 64, 256, 1024, 4096}) bench.experts(128, 1536, 2048, tokens, 8);
+    for (int32_t tokens : {1, 4, 16, 64, 256, 1024, 4096})
+      bench.experts(128, 1536, 2048, tokens, 8);
   }
   bench.read();
 }
