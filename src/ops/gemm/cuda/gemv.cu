@@ -17,10 +17,12 @@
 namespace attune::ops::gemm {
 namespace {
 
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
 // Tiles whose sums are kept while x passes in parts.
 constexpr int kSaved = 4;
 constexpr int kMaxStages = 4;       // of a warp
-constexpr int kBarrierBytes = 640;  // kMaxStages for each of 16 warps, and two for x
+constexpr int kBarrierBytes = 384;  // kMaxStages for each warp, and two for x
 
 struct Shape {
   GemvParams p;
@@ -115,7 +117,7 @@ struct Columns {
 template <bool kBulk, int kTiles>
 struct Bf16Format {
   static constexpr int kBoxBytes = kTileRows * kBlockK * 2;
-  static constexpr int kWarps = 8, kUnitBlocks = 2;
+  static constexpr int kUnitBlocks = 2;
   static constexpr int kUnitBytes = kUnitBlocks * kBoxBytes;
 
   static __device__ __forceinline__ void request(const Shape& s, int tile, int block, int blocks,
@@ -175,9 +177,7 @@ struct Bf16Format {
 template <CudaLayout kLayout, bool kBulk, int kTiles>
 struct CodeFormat {
   static constexpr CodeBlock kBlock = code_block(kLayout);
-  // Taking codes apart keeps many warps busy; with more rows of x these want the room instead.
-  static constexpr int kWarps = kTiles == 1 ? 16 : 8;
-  static constexpr int kUnitBlocks = kTiles == 1 && kBlock.planes == 1 ? 4 : 2;
+  static constexpr int kUnitBlocks = kTiles == 1 ? 4 : 2;  // x wants the room of the ring
   static constexpr int kUnitBytes = kUnitBlocks * kBlock.bytes();
 
   static __device__ __forceinline__ const uint8_t* at(const GemvParams& p, int tile, int block) {
@@ -268,7 +268,7 @@ struct CodeFormat {
 
 // k0 .. k0 + k of x into shared memory, with zeros up to a block's end. By all threads; those who
 // read it wait for `there` and the CTA's barrier.
-template <int kThreads, bool kBulk>
+template <bool kBulk>
 __device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride,
                        uint64_t* there) {
   const auto* x = static_cast<const uint16_t*>(p.x) + k0;
@@ -319,7 +319,7 @@ struct Output {
 // The units of one warp in their order: while a part of x is there it meets up to kSaved tiles, and
 // of each every kWarps-th unit of that part. Which is the first turns from tile to tile, so that
 // the warps get as many.
-template <int kWarps, int kUnitBlocks>
+template <int kUnitBlocks>
 struct Walk {
   int end, blocks, part_blocks, warp;  // tiles; blocks of k, of a part of x
   int group, tile, part, part_end, block;
@@ -364,12 +364,11 @@ struct Walk {
 };
 
 template <typename Format, int kTiles, bool kBulk>
-__global__ void __launch_bounds__(Format::kWarps * 32, 1)
-    gemv_kernel(const __grid_constant__ Shape s) {
+__global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant__ Shape s) {
 #if __CUDA_ARCH__ < 900
   if (kBulk) return;  // never launched there
 #endif
-  constexpr int kWarps = Format::kWarps, kUnit = Format::kUnitBlocks;
+  constexpr int kUnit = Format::kUnitBlocks;
   extern __shared__ __align__(1024) uint8_t shared[];
   const GemvParams& p = s.p;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -390,7 +389,7 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   const int end = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
   const int blocks = static_cast<int>(blocks_of(p.k));
   const int part_blocks = static_cast<int>(blocks_of(s.x_part));
-  Walk<kWarps, kUnit> ahead(first, end, blocks, part_blocks, warp);
+  Walk<kUnit> ahead(first, end, blocks, part_blocks, warp);
   const uint64_t policy = evict_first();
   const auto request = [&](int stage) {  // of one thread
     Format::request(s, ahead.tile, ahead.block, ahead.count(), ring + stage * Format::kUnitBytes,
@@ -409,9 +408,8 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   device::pdl_wait();
 
   const auto request_x = [&](int part, int turn) {
-    load_x<kWarps * 32, kBulk>(p, part * kBlockK,
-                               min((part + part_blocks) * kBlockK, p.k) - part * kBlockK,
-                               x_shared + turn % 2 * x_bytes, s.x_stride, x_there + turn % 2);
+    load_x<kBulk>(p, part * kBlockK, min((part + part_blocks) * kBlockK, p.k) - part * kBlockK,
+                  x_shared + turn % 2 * x_bytes, s.x_stride, x_there + turn % 2);
   };
   __syncthreads();  // the barriers are there
   request_x(0, 0);
@@ -448,8 +446,8 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
           const float4 v = part == 0 ? float4{} : mine[i * 32];
           sum[i][0] = v.x, sum[i][1] = v.y, sum[i][2] = v.z, sum[i][3] = v.w;
         }
-        for (int block = Walk<kWarps, kUnit>::first_block(tile, part, part_end, warp);
-             block < part_end; block += kWarps * kUnit) {
+        for (int block = Walk<kUnit>::first_block(tile, part, part_end, warp); block < part_end;
+             block += kWarps * kUnit) {
           const uint8_t* unit = nullptr;
           if (kBulk) {
             unit = ring + stage * Format::kUnitBytes;
@@ -522,7 +520,6 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   // without work.
   constexpr int kLeast = 115 * 1024, kAll = 227 * 1024;
   constexpr int kFewest = 2;
-  constexpr int kWarps = Format::kWarps;
   constexpr int kStage = kBulk ? kWarps * Format::kUnitBytes : 0;
   const int limit = kBulk ? kAll : 96 * 1024;  // sm_89 has no more
   const auto stride = [](int64_t k) {          // so that the rows of a matrix lie in all banks
@@ -544,15 +541,15 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
     const int64_t room = tuning.shared_bytes > 0
                              ? std::max(fixed + kStage, int64_t{tuning.shared_bytes})
                              : int64_t{kAll};
-    s.stages = static_cast<int32_t>(
-        std::min<int64_t>((room - fixed) / kStage, tuning.stages ? tuning.stages : kMaxStages));
+    const int64_t most = tuning.stages > 0 ? std::min(tuning.stages, kMaxStages) : kMaxStages;
+    s.stages = static_cast<int32_t>(std::min((room - fixed) / kStage, most));
     if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>) set_map(p, &s.map);
   }
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
   device::launch_kernel(
       stream, "gemv",
       {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
-       .block = kWarps * 32,
+       .block = kThreads,
        .shared_bytes = static_cast<uint32_t>(std::max<int64_t>(
            fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeast : 0))},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}},
