@@ -63,8 +63,12 @@ class Bench {
     stream_->set_pdl(pdl);
     int64_t bytes = 0, none = 0;
     const PackedWeight of_small = weight({4096, 32, true}, none);
-    const LinearParams small{.m = 1, .weight = &of_small, .bias = x_.as<float>(), .y = y_.data(),
-                             .y_dtype = DType::kF32, .ldy = 4096};
+    const LinearParams small{.m = 1,
+                             .weight = &of_small,
+                             .bias = x_.as<float>(),
+                             .y = y_.data(),
+                             .y_dtype = DType::kF32,
+                             .ldy = 4096};
     auto graph = captured([&] {
       for (const Shape& s : shapes_) {
         gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
@@ -120,8 +124,8 @@ class Bench {
         for (const PackedWeight& w : weights) launch(w, s, m, true);
       });
       const double ms = time(*graph, 5) / 8;
-      std::printf("deterministic m=%-5d n=%-6d k=%-6d %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n", m, s.n,
-                  s.k, ms, 2e-6 * s.n * s.k / ms, 2e-9 * m * s.n * s.k / ms);
+      std::printf("deterministic m=%-5d n=%-6d k=%-6d %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n", m,
+                  s.n, s.k, ms, 2e-6 * s.n * s.k / ms, 2e-9 * m * s.n * s.k / ms);
     }
   }
 
@@ -171,6 +175,25 @@ class Bench {
     std::printf("experts: %d x [%d, %d], %d tokens, top %d: %8.3f ms  %5.0f GB/s  %4.0f TFLOP/s\n",
                 count, n, k, tokens, top_k, ms, 2e-6 * static_cast<double>(used) * n * k / ms,
                 2e-9 * tokens * top_k * n * k / ms);
+  }
+
+  // One launch of each layout, for a profiler.
+  void profile() {
+    for (const CudaLayout layout : {CudaLayout::kBF16, CudaLayout::kCode4, CudaLayout::kCode8})
+      for (const int32_t m : {1, 16})
+        stream_->launch([&] {
+          gemm::gemv({.w = arena_.as<uint8_t>(),
+                      .n = 28672,
+                      .k = 4096,
+                      .m = m,
+                      .x = x_.data(),
+                      .ldx = 4096,
+                      .y = y_.data(),
+                      .ldy = 28672,
+                      .y_bf16 = true},
+                     layout, device_->info(), *stream_);
+        });
+    stream_->synchronize();
   }
 
   // One product at a time, weights from all over the arena.
@@ -290,7 +313,7 @@ class Bench {
 void sweep(Bench& bench) {
   for (const bool between : {false, true})
     for (int32_t m : {1, 4, 16})
-      for (int stages : {2, 3, 4, 5, 6})
+      for (int stages : {2, 3, 4})
         bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(stages) + " stages" +
                         (between ? ", a small kernel between" : ""),
                     CudaLayout::kBF16, m, true, {.stages = stages}, between);
@@ -303,6 +326,7 @@ int main(int argc, char** argv) {
   using namespace attune::ops;
   Bench bench;
   if (!bench.open()) return 1;
+  if (argc > 1 && std::strcmp(argv[1], "--profile") == 0) return bench.profile(), 0;
   bench.read();
   const std::pair<const char*, gemm::CudaLayout> layouts[] = {{"bfloat16", gemm::CudaLayout::kBF16},
                                                               {"4 bits", gemm::CudaLayout::kCode4},
@@ -319,7 +343,8 @@ int main(int argc, char** argv) {
     for (int32_t m : {17, 32, 64, 128, 256}) bench.step(m);
     for (int32_t m : {2048, 8192}) bench.rate(m);
     for (int32_t m : {1, 16, 2048}) bench.deterministic(m);
-    for (int32_t tokens : {1, 4, 16, 64, 256, 1024, 4096}) bench.experts(128, 1536, 2048, tokens, 8);
+    for (int32_t tokens : {1, 4, 16, 64, 256, 1024, 4096})
+      bench.experts(128, 1536, 2048, tokens, 8);
   }
   bench.read();
 }

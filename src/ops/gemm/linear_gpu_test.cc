@@ -156,8 +156,7 @@ class LinearGpuTest : public testing::Test {
         }
         // A bias is added to what was rounded before.
         const double rounded_twice = c.how.bias ? std::abs(want) + std::abs(bias[i]) : 0;
-        const double rounding =
-            c.how.y_bf16 ? (std::abs(want) + rounded_twice) * 0x1.02p-8 : 0;
+        const double rounding = c.how.y_bf16 ? (std::abs(want) + rounded_twice) * 0x1.02p-8 : 0;
         const double error = std::abs(out[r * ldy + i] - want);
         ASSERT_LE(error, tolerance * (size + 1e-3) + rounding)
             << "row " << r << " output " << i << ": " << out[r * ldy + i] << ", want " << want;

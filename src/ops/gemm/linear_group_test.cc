@@ -110,6 +110,54 @@ TEST_P(LinearGroup, WideInputs) {
   stream_.stream().synchronize();
 }
 
+// More experts than a group takes, most of them without rows.
+TEST_P(LinearGroup, ExpertsAreTheirProducts) {
+  for (bool deterministic : {false, true}) {
+    const int32_t experts = 150, n = 48, k = 256;
+    std::vector<int32_t> offsets = {0};
+    for (int32_t e = 0; e < experts; ++e)
+      offsets.push_back(offsets.back() + (e % 7 == 0 ? e % 5 : e == 140 ? 40 : 0));
+    std::vector<Item> items;
+    std::vector<const PackedWeight*> weights;
+    items.reserve(experts);
+    for (int32_t e = 0; e < experts; ++e) {
+      items.push_back(item(DType::kQ8_0, n, k, 0, 100 + e));
+      weights.push_back(&items.back().weight);
+    }
+    auto gathered = gather_experts(weights, stream_.device(), stream_.stream());
+    ASSERT_TRUE(gathered.ok()) << gathered.status().to_string();
+    Item all = item(DType::kQ8_0, n, k, offsets.back(), 7);
+    const LinearParams shape = params(all, all.group, deterministic);
+    stream_.run(cpu_ops(GetParam().isa).expert_linear, {.x = shape.x,
+                                                        .x_dtype = shape.x_dtype,
+                                                        .ldx = shape.ldx,
+                                                        .rows = offsets.back(),
+                                                        .offsets = offsets.data(),
+                                                        .weights = &*gathered,
+                                                        .y = all.group.data(),
+                                                        .y_dtype = DType::kF32,
+                                                        .ldy = shape.ldy,
+                                                        .deterministic = deterministic});
+    const int64_t x_bytes = tensor::dtype_bytes(shape.x_dtype, 1);
+    for (int32_t e = 0; e < experts; ++e) {
+      LinearParams one = params(all, all.single, deterministic);
+      one.x = static_cast<const char*>(one.x) + offsets[e] * one.ldx * x_bytes;
+      one.y = all.single.data() + offsets[e] * one.ldy;
+      one.m = offsets[e + 1] - offsets[e];
+      one.weight = weights[e];
+      stream_.run(cpu_ops(GetParam().isa).linear, one);
+    }
+    for (size_t j = 0; j < all.group.size(); ++j) ASSERT_NEAR(all.group[j], all.single[j], 1e-4);
+  }
+}
+
+TEST_P(LinearGroup, ExpertsOfDifferentShapesAreRefused) {
+  const Item a = item(DType::kQ8_0, 16, 256, 0, 1), b = item(DType::kQ8_0, 32, 256, 0, 2);
+  EXPECT_EQ(
+      gather_experts({&a.weight, &b.weight}, stream_.device(), stream_.stream()).status().code(),
+      Code::kInvalidArgument);
+}
+
 INSTANTIATE_TEST_SUITE_P(Levels, LinearGroup, ::testing::ValuesIn(configs()), [](const auto& info) {
   return std::string(device::cpu_isa_name(info.param.isa)) + "_" +
          tensor::dtype_name(info.param.act);

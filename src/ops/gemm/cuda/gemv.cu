@@ -1,9 +1,9 @@
-// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps cut
-// a tile along k into units that each requests for itself, some ahead of what it multiplies; the
-// first are requested before the wait for the kernel before, so that the memory works on across the
-// boundary of two products. The tensor cores take 16 rows of weights as one operand and the rows of
-// x as the other: that leaves the other units idle, whatever the number of rows up to 16. The warps'
-// sums are added in their order, so that the result is the same in every run.
+// A CTA on every multiprocessor takes an equal share of the weight's tiles of 16 rows. Its warps
+// cut a tile along k into units that each requests for itself, some ahead of what it multiplies;
+// the first are requested before the wait for the kernel before, so that the memory works on across
+// the boundary of two products. The tensor cores take 16 rows of weights as one operand and the
+// rows of x as the other: that leaves the other units idle, whatever the number of rows up to 16.
+// The warps' sums are added in their order, so that the result is the same in every run.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -17,9 +17,12 @@
 namespace attune::ops::gemm {
 namespace {
 
-constexpr int kSaved = 4;            // tiles whose sums are kept while x passes in parts
-constexpr int kMaxStages = 8;        // of a warp
-constexpr int kBarrierBytes = 1152;  // kMaxStages for each of 16 warps, and one for x
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+// Tiles whose sums are kept while x passes in parts.
+constexpr int kSaved = 4;
+constexpr int kMaxStages = 4;       // of a warp
+constexpr int kBarrierBytes = 384;  // kMaxStages for each warp, and two for x
 
 struct Shape {
   GemvParams p;
@@ -111,10 +114,10 @@ struct Columns {
 
 // Boxes of 16 rows by 64 k, in which the 16-byte pieces of a row are exchanged by its number, so
 // that a column of pieces lies in all banks.
-template <bool kBulk>
+template <bool kBulk, int kTiles>
 struct Bf16Format {
   static constexpr int kBoxBytes = kTileRows * kBlockK * 2;
-  static constexpr int kWarps = 8, kUnitBlocks = 2;
+  static constexpr int kUnitBlocks = 2;
   static constexpr int kUnitBytes = kUnitBlocks * kBoxBytes;
 
   static __device__ __forceinline__ void request(const Shape& s, int tile, int block, int blocks,
@@ -127,7 +130,6 @@ struct Bf16Format {
 
   // Blocks of 64 k from `block` on; unit: in shared memory, or nothing to read from p.w.
   // x_k: where they begin in the columns.
-  template <int kTiles>
   static __device__ __forceinline__ void multiply(const GemvParams& p, int tile, int block,
                                                   int blocks, const uint8_t* unit, int x_k,
                                                   const Columns<kTiles>& x, int lane,
@@ -141,8 +143,8 @@ struct Bf16Format {
         uint32_t a[2][4];
 #pragma unroll
         for (int s = 0; s < 2; ++s)
-          load_matrices(a[s], at + j / 2 * kBoxBytes +
-                                  ((j % 2 * 4 + s * 2 + lane / 16) ^ swap) * 16);
+          load_matrices(a[s],
+                        at + j / 2 * kBoxBytes + ((j % 2 * 4 + s * 2 + lane / 16) ^ swap) * 16);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           uint32_t b[4];
@@ -172,10 +174,10 @@ struct Bf16Format {
   }
 };
 
-template <CudaLayout kLayout>
+template <CudaLayout kLayout, bool kBulk, int kTiles>
 struct CodeFormat {
   static constexpr CodeBlock kBlock = code_block(kLayout);
-  static constexpr int kWarps = 16, kUnitBlocks = 2;
+  static constexpr int kUnitBlocks = kTiles == 1 ? 4 : 2;  // x wants the room of the ring
   static constexpr int kUnitBytes = kUnitBlocks * kBlock.bytes();
 
   static __device__ __forceinline__ const uint8_t* at(const GemvParams& p, int tile, int block) {
@@ -195,18 +197,17 @@ struct CodeFormat {
   }
 
   // Sums of codes and of x over a group come from the tensor cores; the scales are applied to them.
-  template <int kTiles>
   static __device__ __forceinline__ void multiply(const GemvParams& p, int tile, int block,
                                                   int blocks, const uint8_t* unit, int x_k,
                                                   const Columns<kTiles>& x, int lane,
                                                   float (&sum)[kTiles][4]) {
-    const uint8_t* from = unit ? unit : at(p, tile, block);
+    const uint8_t* from = unit;
+    if constexpr (!kBulk) from = at(p, tile, block);
 #pragma unroll 2
     for (int j = 0; j < blocks; ++j)
       multiply_block(from + j * kBlock.bytes(), x_k + j * kBlockK, x, lane, sum);
   }
 
-  template <int kTiles>
   static __device__ __forceinline__ void multiply_block(const uint8_t* block, int x_k,
                                                         const Columns<kTiles>& x, int lane,
                                                         float (&sum)[kTiles][4]) {
@@ -267,7 +268,7 @@ struct CodeFormat {
 
 // k0 .. k0 + k of x into shared memory, with zeros up to a block's end. By all threads; those who
 // read it wait for `there` and the CTA's barrier.
-template <int kThreads, bool kBulk>
+template <bool kBulk>
 __device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride,
                        uint64_t* there) {
   const auto* x = static_cast<const uint16_t*>(p.x) + k0;
@@ -316,33 +317,37 @@ struct Output {
 };
 
 // The units of one warp in their order: while a part of x is there it meets up to kSaved tiles, and
-// of each every kWarps-th unit of that part.
-template <int kWarps, int kUnitBlocks>
+// of each every kWarps-th unit of that part. Which is the first turns from tile to tile, so that
+// the warps get as many.
+template <int kUnitBlocks>
 struct Walk {
   int end, blocks, part_blocks, warp;  // tiles; blocks of k, of a part of x
-  int group, tile, part, block;
+  int group, tile, part, part_end, block;
 
   __device__ Walk(int first, int end, int blocks, int part_blocks, int warp)
-      : end(end),
-        blocks(blocks),
-        part_blocks(part_blocks),
-        warp(warp),
-        group(first),
-        tile(first),
-        part(0),
-        block(warp * kUnitBlocks) {
-    skip();
+      : end(end), blocks(blocks), part_blocks(part_blocks), warp(warp), group(first), tile(first) {
+    start_part(0);
   }
   __device__ bool done() const { return tile >= end; }
-  __device__ int count() const { return min(kUnitBlocks, blocks - block); }
+  __device__ int count() const { return min(kUnitBlocks, part_end - block); }
   __device__ void next() {
     block += kWarps * kUnitBlocks;
-    skip();
+    if (block >= part_end) next_tile();
+  }
+  static __device__ int first_block(int tile, int part, int part_end, int warp) {
+    const int units = (part_end - part + kUnitBlocks - 1) / kUnitBlocks;
+    return part + ((warp - tile * units) & (kWarps - 1)) * kUnitBlocks;
   }
 
  private:
-  __device__ void skip() {
-    while (!done() && block >= min(part + part_blocks, blocks)) {
+  __device__ void start_part(int at) {
+    part = at;
+    part_end = min(part + part_blocks, blocks);
+    block = first_block(tile, part, part_end, warp);
+    if (block >= part_end) next_tile();
+  }
+  __device__ void next_tile() {
+    do {
       if (++tile == min(group + kSaved, end)) {
         tile = group;
         part += part_blocks;
@@ -351,19 +356,19 @@ struct Walk {
           group += kSaved;
           tile = group;
         }
+        part_end = min(part + part_blocks, blocks);
       }
-      block = part + warp * kUnitBlocks;
-    }
+      block = first_block(tile, part, part_end, warp);
+    } while (!done() && block >= part_end);
   }
 };
 
 template <typename Format, int kTiles, bool kBulk>
-__global__ void __launch_bounds__(Format::kWarps * 32, 1)
-    gemv_kernel(const __grid_constant__ Shape s) {
+__global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant__ Shape s) {
 #if __CUDA_ARCH__ < 900
   if (kBulk) return;  // never launched there
 #endif
-  constexpr int kWarps = Format::kWarps, kUnit = Format::kUnitBlocks;
+  constexpr int kUnit = Format::kUnitBlocks;
   extern __shared__ __align__(1024) uint8_t shared[];
   const GemvParams& p = s.p;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -375,7 +380,8 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   uint64_t* there = barriers + warp * kMaxStages;
   uint64_t* x_there = barriers + kWarps * kMaxStages;
   uint8_t* x_shared = shared + kWarps * ring_bytes + kBarrierBytes;
-  float* sums = reinterpret_cast<float*>(x_shared + p.m * s.x_stride);
+  const int x_bytes = p.m * s.x_stride;  // of a part; of parts there are two at a time
+  float* sums = reinterpret_cast<float*>(x_shared + (s.x_part < p.k ? 2 : 1) * x_bytes);
   float* saved = sums + 2 * kWarps * kTiles * 128;
 
   const int64_t tiles = tiles_of(p.n);
@@ -383,7 +389,7 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   const int end = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
   const int blocks = static_cast<int>(blocks_of(p.k));
   const int part_blocks = static_cast<int>(blocks_of(s.x_part));
-  Walk<kWarps, kUnit> ahead(first, end, blocks, part_blocks, warp);
+  Walk<kUnit> ahead(first, end, blocks, part_blocks, warp);
   const uint64_t policy = evict_first();
   const auto request = [&](int stage) {  // of one thread
     Format::request(s, ahead.tile, ahead.block, ahead.count(), ring + stage * Format::kUnitBytes,
@@ -392,7 +398,7 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   if (kBulk) {
     if (lane == 0) {
       for (int i = 0; i < s.stages; ++i) barrier_init(there + i);
-      if (warp == 0) barrier_init(x_there);
+      if (warp == 0) barrier_init(x_there), barrier_init(x_there + 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
@@ -401,24 +407,33 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
   }
   device::pdl_wait();
 
+  const auto request_x = [&](int part, int turn) {
+    load_x<kBulk>(p, part * kBlockK, min((part + part_blocks) * kBlockK, p.k) - part * kBlockK,
+                  x_shared + turn % 2 * x_bytes, s.x_stride, x_there + turn % 2);
+  };
+  __syncthreads();  // the barriers are there
+  request_x(0, 0);
+  const bool in_parts = part_blocks < blocks;
+  int turn = 0, stage = 0, buffer = 0;
+  uint32_t parity = 0;
   Columns<kTiles> x;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-    x.row[i] = shared_address(x_shared) + min(lane % 8 + 8 * i, p.m - 1) * s.x_stride +
-               lane / 8 * 16;
-  int stage = 0, buffer = 0;
-  uint32_t parity = 0, x_parity = 0;
   for (int group = first; group < end; group += kSaved) {
     for (int part = 0; part < blocks; part += part_blocks) {
       const int part_end = min(part + part_blocks, blocks);
-      if (group == first || part_blocks < blocks) {
-        __syncthreads();  // nobody needs the part before
-        load_x<kWarps * 32, kBulk>(p, part * kBlockK,
-                                   min(part_end * kBlockK, p.k) - part * kBlockK, x_shared,
-                                   s.x_stride, x_there);
-        __syncthreads();
-        if (kBulk) barrier_wait(x_there, x_parity);
-        x_parity ^= 1;
+      if (group == first || in_parts) {
+        __syncthreads();  // all threads' share of this part is there, and nobody needs the one
+                          // before
+        if (part_end < blocks) {
+          request_x(part_end, turn + 1);
+        } else if (in_parts && group + kSaved < end) {
+          request_x(0, turn + 1);
+        }
+        if (kBulk) barrier_wait(x_there + turn % 2, turn / 2 % 2);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+          x.row[i] = shared_address(x_shared) + turn % 2 * x_bytes +
+                     min(lane % 8 + 8 * i, p.m - 1) * s.x_stride + lane / 8 * 16;
+        ++turn;
       }
       for (int tile = group; tile < min(group + kSaved, end); ++tile) {
         const bool last = part_end == blocks;
@@ -431,14 +446,15 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
           const float4 v = part == 0 ? float4{} : mine[i * 32];
           sum[i][0] = v.x, sum[i][1] = v.y, sum[i][2] = v.z, sum[i][3] = v.w;
         }
-        for (int block = part + warp * kUnit; block < part_end; block += kWarps * kUnit) {
+        for (int block = Walk<kUnit>::first_block(tile, part, part_end, warp); block < part_end;
+             block += kWarps * kUnit) {
           const uint8_t* unit = nullptr;
           if (kBulk) {
             unit = ring + stage * Format::kUnitBytes;
             barrier_wait(there + stage, parity);
           }
-          Format::template multiply<kTiles>(p, tile, block, min(kUnit, part_end - block), unit,
-                                            (block - part) * kBlockK, x, lane, sum);
+          Format::multiply(p, tile, block, min(kUnit, part_end - block), unit,
+                           (block - part) * kBlockK, x, lane, sum);
           if (kBulk) {
             __syncwarp();  // all have read it
             if (!ahead.done()) {
@@ -451,9 +467,9 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
             }
           }
         }
-        float4* to = last ? reinterpret_cast<float4*>(sums) +
-                                ((buffer * kWarps + warp) * kTiles * 32 + lane)
-                          : mine;
+        float4* to =
+            last ? reinterpret_cast<float4*>(sums) + ((buffer * kWarps + warp) * kTiles * 32 + lane)
+                 : mine;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
           to[i * 32] = float4{sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
@@ -504,40 +520,38 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   // without work.
   constexpr int kLeast = 115 * 1024, kAll = 227 * 1024;
   constexpr int kFewest = 2;
-  constexpr int kWarps = Format::kWarps;
   constexpr int kStage = kBulk ? kWarps * Format::kUnitBytes : 0;
   const int limit = kBulk ? kAll : 96 * 1024;  // sm_89 has no more
-  const auto stride = [](int64_t k) {  // so that the rows of a matrix lie in all banks
+  const auto stride = [](int64_t k) {          // so that the rows of a matrix lie in all banks
     return static_cast<int32_t>(blocks_of(k) * kBlockK * 2 + 16);
   };
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
-  constexpr int kPart = kWarps * Format::kUnitBlocks * kBlockK;
+  constexpr int kPart = 1024;  // a multiple of every unit
   Shape s{.p = p, .stages = 0, .x_part = p.k, .x_stride = stride(p.k)};
   int64_t fixed = kBarrierBytes + kSums + int64_t{p.m} * s.x_stride;
   if (fixed + kFewest * kStage > limit) {
     s.x_part = kPart;
     fixed = kBarrierBytes + kSums + kKept;
-    while (fixed + int64_t{p.m} * stride(s.x_part + kPart) + kFewest * kStage <= limit)
+    while (fixed + 2 * int64_t{p.m} * stride(s.x_part + kPart) + kFewest * kStage <= limit)
       s.x_part += kPart;
     s.x_stride = stride(s.x_part);
-    fixed += int64_t{p.m} * s.x_stride;
+    fixed += 2 * int64_t{p.m} * s.x_stride;
   }
   if constexpr (kBulk) {
     const int64_t room = tuning.shared_bytes > 0
                              ? std::max(fixed + kStage, int64_t{tuning.shared_bytes})
                              : int64_t{kAll};
-    s.stages = static_cast<int32_t>(
-        std::min<int64_t>((room - fixed) / kStage, tuning.stages ? tuning.stages : kMaxStages));
-    if constexpr (std::is_same_v<Format, Bf16Format<true>>) set_map(p, &s.map);
+    const int64_t most = tuning.stages > 0 ? std::min(tuning.stages, kMaxStages) : kMaxStages;
+    s.stages = static_cast<int32_t>(std::min((room - fixed) / kStage, most));
+    if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>) set_map(p, &s.map);
   }
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
   device::launch_kernel(
       stream, "gemv",
-      {.grid = static_cast<uint32_t>(
-           std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
-       .block = kWarps * 32,
-       .shared_bytes = static_cast<uint32_t>(
-           std::max<int64_t>(fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeast : 0))},
+      {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
+       .block = kThreads,
+       .shared_bytes = static_cast<uint32_t>(std::max<int64_t>(
+           fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeast : 0))},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}},
       gemv_kernel<Format, kTiles, kBulk>, s);
 }
@@ -545,27 +559,27 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
 // Calls use with the kernel's format, tiles of x's rows, and kind of loads.
 template <typename Use>
 void with_kernel(CudaLayout layout, int m, bool bulk, Use use) {
-  const auto with_format = [&](auto format, auto bulk_loads) {
-    if (m <= 8) {
-      use(format, std::integral_constant<int, 1>(), bulk_loads);
-    } else {
-      use(format, std::integral_constant<int, 2>(), bulk_loads);
-    }
-  };
-  const auto with_loads = [&](auto bulk_loads) {
+  const auto with_tiles = [&](auto tiles, auto loads) {
     switch (layout) {
       case CudaLayout::kBF16:
-        return with_format(Bf16Format<bulk_loads>(), bulk_loads);
+        return use(Bf16Format<loads, tiles>(), tiles, loads);
       case CudaLayout::kCode4:
-        return with_format(CodeFormat<CudaLayout::kCode4>(), bulk_loads);
+        return use(CodeFormat<CudaLayout::kCode4, loads, tiles>(), tiles, loads);
       case CudaLayout::kCode8:
-        return with_format(CodeFormat<CudaLayout::kCode8>(), bulk_loads);
+        return use(CodeFormat<CudaLayout::kCode8, loads, tiles>(), tiles, loads);
       case CudaLayout::kCode8Min:
-        return with_format(CodeFormat<CudaLayout::kCode8Min>(), bulk_loads);
+        return use(CodeFormat<CudaLayout::kCode8Min, loads, tiles>(), tiles, loads);
       case CudaLayout::kCode8Fine:
-        return with_format(CodeFormat<CudaLayout::kCode8Fine>(), bulk_loads);
+        return use(CodeFormat<CudaLayout::kCode8Fine, loads, tiles>(), tiles, loads);
       default:
         return;
+    }
+  };
+  const auto with_loads = [&](auto loads) {
+    if (m <= 8) {
+      with_tiles(std::integral_constant<int, 1>(), loads);
+    } else {
+      with_tiles(std::integral_constant<int, 2>(), loads);
     }
   };
   if (bulk) {

@@ -41,18 +41,39 @@ __device__ __forceinline__ int piece_at(int row, int piece) {
   return row * kRowBytes + (piece ^ (row & 7)) * 16;
 }
 
-// Rows [first, first + kCount) of a bfloat16 matrix, k [k0, k0 + 64), zeros past rows and k.
+// A thread's pieces of rows [first, first + kCount) of a bfloat16 matrix, 64 k after 64 k; zeros
+// past rows and k. What does not change from step to step is worked out once.
 template <int kCount, int kThreads>
-__device__ __forceinline__ void copy_rows(const uint8_t* from, int64_t row_bytes, int first,
-                                          int rows, int k0, int k, uint8_t* to) {
+class RowPieces {
+ public:
+  RowPieces() = default;
+  __device__ RowPieces(const uint8_t* from, int64_t row_bytes, int first, int rows, int k)
+      : at_(from + (first + row()) * row_bytes + piece() * 16),
+        step_(kStep * row_bytes),
+        rows_(rows - first - row()),
+        k_(k - piece() * 8) {}
+  __device__ __forceinline__ void copy(uint8_t* to) {
+    to += piece_at(row(), piece());  // the same exchange for all of this thread's rows
 #pragma unroll
-  for (int i = threadIdx.x; i < kCount * 8; i += kThreads) {
-    const int row = i / 8, piece = i % 8;
-    const bool valid = first + row < rows && k0 + piece * 8 < k;
-    const uint8_t* at = from + (first + row) * row_bytes + (k0 + piece * 8) * 2;
-    copy16(to + piece_at(row, piece), valid ? at : from, valid);
+    for (int i = 0; i < kCount / kStep; ++i)
+      copy16(to + i * kStep * kRowBytes, at_ + i * step_, i * kStep < rows_ && k_ > 0);
+    at_ += kRowBytes;
+    k_ -= kBlockK;
   }
-}
+
+ private:
+  static constexpr int kStep = kThreads / 8;  // rows that all threads copy at once
+  static_assert(kStep % 8 == 0 && kCount % kStep == 0);
+  static __device__ __forceinline__ int row() {
+    return threadIdx.x / 8;
+  }
+  static __device__ __forceinline__ int piece() {
+    return threadIdx.x % 8;
+  }
+  const uint8_t* at_;
+  int64_t step_;
+  int rows_, k_;
+};
 
 // ---- formats: the weights' part of a stage, and the operands from it ----
 
@@ -61,10 +82,11 @@ struct Bf16Operand {
   static constexpr int kStageBytes = Tile::kOutputs* kRowBytes;
 
   template <typename Tile>
-  static __device__ __forceinline__ void copy(const Problem& p, int n0, int k0, int k,
-                                              uint8_t* to) {
-    copy_rows<Tile::kOutputs, Tile::kThreads>(p.w, int64_t{k} * 2, n0, p.n, k0, k, to);
-  }
+  struct Pieces : RowPieces<Tile::kOutputs, Tile::kThreads> {
+    Pieces() = default;
+    __device__ Pieces(const Problem& p, int n0, int k)
+        : RowPieces<Tile::kOutputs, Tile::kThreads>(p.w, int64_t{k} * 2, n0, p.n, k) {}
+  };
   struct Held {};  // of 16 outputs over a stage
   static __device__ __forceinline__ void hold(const uint8_t*, int, int, Held&) {}
   // k 16 step .. of outputs 16 tile ..
@@ -81,20 +103,37 @@ struct CodeOperand {
   template <typename Tile>
   static constexpr int kStageBytes = Tile::kOutputs / kTileRows* kBlock.bytes();
 
+  // A thread's pieces of the tile's blocks.
   template <typename Tile>
-  static __device__ __forceinline__ void copy(const Problem& p, int n0, int k0, int k,
-                                              uint8_t* to) {
-    constexpr int kPieces = kBlock.bytes() / 16;
-    const int64_t tile_bytes = blocks_of(k) * kBlock.bytes();
-    const int64_t tiles = tiles_of(p.n);
-    for (int i = threadIdx.x; i < Tile::kOutputs / kTileRows * kPieces; i += Tile::kThreads) {
-      const int64_t tile = n0 / kTileRows + i / kPieces;
-      const bool valid = tile < tiles;
-      const uint8_t* at =
-          p.w + tile * tile_bytes + k0 / kBlockK * kBlock.bytes() + i % kPieces * 16;
-      copy16(to + i * 16, valid ? at : p.w, valid);
+  class Pieces {
+   public:
+    Pieces() = default;
+    __device__ Pieces(const Problem& p, int n0, int k) {
+      const int64_t tile_bytes = blocks_of(k) * kBlock.bytes(), tiles = tiles_of(p.n);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int piece = threadIdx.x + i * Tile::kThreads;
+        const int64_t tile = n0 / kTileRows + piece / kOfBlock;
+        valid_[i] = piece < kAll && tile < tiles;
+        at_[i] = p.w + (valid_[i] ? tile * tile_bytes + piece % kOfBlock * 16 : 0);
+      }
     }
-  }
+    __device__ __forceinline__ void copy(uint8_t* to) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int piece = threadIdx.x + i * Tile::kThreads;
+        if (piece < kAll) copy16(to + piece * 16, at_[i], valid_[i]);
+        at_[i] += kBlock.bytes();
+      }
+    }
+
+   private:
+    static constexpr int kOfBlock = kBlock.bytes() / 16;
+    static constexpr int kAll = Tile::kOutputs / kTileRows * kOfBlock;
+    static constexpr int kCount = (kAll + Tile::kThreads - 1) / Tile::kThreads;
+    const uint8_t* at_[kCount];
+    bool valid_[kCount];
+  };
   struct Held {
     uint4 codes[kBlock.planes];
   };
@@ -267,33 +306,39 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
   const int steps = (c.k + kBlockK - 1) / kBlockK;
   const int mine = (tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) /
                    static_cast<int>(gridDim.x);
-  const int64_t total = int64_t{max(mine, 0)} * steps;
+  const int total = max(mine, 0) * steps;
 
-  Place loading{};
-  int load_tile = blockIdx.x, load_step = 0, compute_tile = blockIdx.x, compute_step = 0;
-  const auto request = [&](int64_t i) {
-    if (i < total) {
+  typename Operand::template Pieces<Tile> weights;
+  RowPieces<Tile::kRows, Tile::kThreads> rows;
+  int load_tile = blockIdx.x, load_step = 0, load_stage = 0, loaded = 0;
+  int compute_tile = blockIdx.x, compute_step = 0, compute_stage = 0;
+  const auto request = [&] {
+    if (loaded < total) {
       if (load_step == 0) {
-        loading = find<Tile>(problems, ends, load_tile, c.y_bf16);
+        const Place place = find<Tile>(problems, ends, load_tile, c.y_bf16);
+        weights = {place.p, place.n0, c.k};
+        rows = {place.p.x, place.p.ldx * 2, place.m0, place.p.m, c.k};
         load_tile += gridDim.x;
       }
-      uint8_t* stage = ring + i % Tile::kStages * kStage;
-      const int k0 = load_step * kBlockK;
-      Operand::template copy<Tile>(loading.p, loading.n0, k0, c.k, stage);
-      copy_rows<Tile::kRows, Tile::kThreads>(loading.p.x, loading.p.ldx * 2, loading.m0,
-                                             loading.p.m, k0, c.k, stage + kWeightBytes);
+      uint8_t* stage = ring + load_stage * kStage;
+      weights.copy(stage);
+      rows.copy(stage + kWeightBytes);
       if (++load_step == steps) load_step = 0;
+      if (++load_stage == Tile::kStages) load_stage = 0;
+      ++loaded;
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
 
-  for (int i = 0; i < Tile::kStages - 1; ++i) request(i);
+#pragma unroll 1
+  for (int i = 0; i < Tile::kStages - 1; ++i) request();
   float sum[Tile::kM][Tile::kN][4] = {};
-  for (int64_t i = 0; i < total; ++i) {
+  for (int i = 0; i < total; ++i) {
     asm volatile("cp.async.wait_group %0;" ::"n"(Tile::kStages - 2) : "memory");
     __syncthreads();  // the stage is there, and nobody reads the one before it
-    request(i + Tile::kStages - 1);
-    const uint8_t* stage = ring + i % Tile::kStages * kStage;
+    request();
+    const uint8_t* stage = ring + compute_stage * kStage;
+    if (++compute_stage == Tile::kStages) compute_stage = 0;
     const int tile0 = warp / Tile::kAcross * Tile::kM, row0 = warp % Tile::kAcross * Tile::kN;
     typename Operand::Held held[Tile::kM];
 #pragma unroll

@@ -22,7 +22,11 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
 // Nibbles `at` and `at` + 4 of the word as bfloat16 128 + code: a number's lowest seven bits count
 // by one there.
 __device__ __forceinline__ uint32_t nibbles(uint32_t word, int at) {
-  return ((word >> (4 * at)) & 0x000f000fu) | 0x43004300u;
+  uint32_t pair;  // (word & mask) | bias in one instruction, which the compiler does not find
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+      : "=r"(pair)
+      : "r"(word >> (4 * at)), "n"(0x000f000f), "r"(0x43004300));
+  return pair;
 }
 // Four 8x8 matrices of bfloat16, of which lane i tells the address of row i % 8 of matrix i / 8;
 // lane 4g + t has 2t, 2t + 1 of row g of each. Stays behind what waits for the data.
