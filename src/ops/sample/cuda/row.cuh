@@ -120,14 +120,23 @@ class Row {
   __device__ __forceinline__ void load(const float* row, bool aligned, Fn&& fn) {
     const float* from = row + first_id_;
     if (aligned) {
-#pragma unroll 4
-      for (int32_t i = begin_ + lane() * 4; i < end_; i += kStripe) {
-        const float4 v = *reinterpret_cast<const float4*>(from + i);
-        *reinterpret_cast<float4*>(x_ + i) = v;
-        fn(v.x, i);
-        fn(v.y, i + 1);
-        fn(v.z, i + 2);
-        fn(v.w, i + 3);
+      constexpr int kAtOnce = 8;  // loads under way
+      for (int32_t i = begin_ + lane() * 4; i < end_; i += kAtOnce * kStripe) {
+        float4 v[kAtOnce];
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u)
+          if (i + u * kStripe < end_)
+            v[u] = *reinterpret_cast<const float4*>(from + i + u * kStripe);
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int32_t at = i + u * kStripe;
+          if (at >= end_) break;
+          *reinterpret_cast<float4*>(x_ + at) = v[u];
+          fn(v[u].x, at);
+          fn(v[u].y, at + 1);
+          fn(v[u].z, at + 2);
+          fn(v[u].w, at + 3);
+        }
       }
       return;
     }

@@ -388,20 +388,33 @@ __global__ void __launch_bounds__(kGreedyThreads) greedy_kernel(SampleArgs a) {
   const int32_t elems = slice_elems(a.vocab, kGreedyBlocks), begin = min(block * elems, a.vocab),
                 end = min(begin + elems, a.vocab);
   Peak peak = no_peak();
+  constexpr int kAtOnce = 8;  // loads under way
   if (a.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(a.logits) % 16 == 0) {
-#pragma unroll 8
-    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x) * 4; e < end;
-         e += kGreedyThreads * 4) {
-      const float4 v = *reinterpret_cast<const float4*>(logits + e);
-      add(peak, v.x, e);
-      add(peak, v.y, e + 1);
-      add(peak, v.z, e + 2);
-      add(peak, v.w, e + 3);
+    constexpr int32_t kStep = kGreedyThreads * 4;
+    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x) * 4; e < end; e += kAtOnce * kStep) {
+      float4 v[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+        v[u] = e + u * kStep < end ? *reinterpret_cast<const float4*>(logits + e + u * kStep)
+                                   : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        add(peak, v[u].x, e + u * kStep);
+        add(peak, v[u].y, e + u * kStep + 1);
+        add(peak, v[u].z, e + u * kStep + 2);
+        add(peak, v[u].w, e + u * kStep + 3);
+      }
     }
   } else {
-#pragma unroll 8
-    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x); e < end; e += kGreedyThreads)
-      add(peak, logits[e], e);
+    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x); e < end;
+         e += kAtOnce * kGreedyThreads) {
+      float v[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+        v[u] = e + u * kGreedyThreads < end ? logits[e + u * kGreedyThreads] : -INFINITY;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) add(peak, v[u], e + u * kGreedyThreads);
+    }
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) peak = merge(peak, shuffle_xor(peak, offset));
