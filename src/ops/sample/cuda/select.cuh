@@ -150,13 +150,19 @@ class Selector {
       atomicAdd(&h.low[bin], mantissa & 0xfffu);
     });
     cluster_sync();
-    if (row_.blocks() > 1) {
+    if (row_.blocks() == kMaxCluster) {
       share(shift, prefix);
     } else {
       for (int32_t k = 0; k < 2; ++k) {
         const int32_t bin = bin_of(k);
-        own_mass_[k] = mass_of((uint64_t{h.high[bin]} << 12) + h.low[bin], bin, shift, prefix);
-        own_count_[k] = h.count[bin];
+        uint64_t mantissas = 0;
+        own_count_[k] = 0;
+        for (int32_t r = 0; r < row_.blocks(); ++r) {
+          const Histogram& of = of_block(m_, r)->histogram[turn_];
+          mantissas += (uint64_t{of.high[bin]} << 12) + of.low[bin];
+          own_count_[k] += of.count[bin];
+        }
+        own_mass_[k] = mass_of(mantissas, bin, shift, prefix);
       }
     }
     scan();
