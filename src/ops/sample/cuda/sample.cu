@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 constexpr int32_t kGreedyThreads = 256;
-constexpr int32_t kMaxClusters = 32;   // that run at once, two blocks a multiprocessor
+constexpr int32_t kMaxClusters = 64;   // of a launch; some 30 run at once
 constexpr float kGreedyBelow = 1e-6f;  // as the CPU's (ops/sample/cpu/sample.cc)
 constexpr float kMaxFloat = 3.402823466e+38f;
 
