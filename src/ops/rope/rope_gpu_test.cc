@@ -366,9 +366,9 @@ TEST_F(CudaRope, RotatesPartOfEveryHeadAlsoInPlace) {
       float* from = output(x, x.size());
       float* to = in_place ? from : output<float>(x.size());
       run(cuda::rope, RopeParams{from, heads * head, head, tokens, heads, rot, style, upload(cos),
-                                 upload(sin), to, heads * head, head});
+                                 upload(sin), to, DType::kF32, heads * head, head});
       run(cuda::rope, RopeParams{from, heads * head, head, 0, heads, rot, style, nullptr, nullptr,
-                                 to, heads * head, head});
+                                 to, DType::kF32, heads * head, head});
       const auto got = download(to, x.size());
       for (int32_t t = 0; t < tokens; ++t)
         for (int32_t h = 0; h < heads; ++h) {
@@ -384,6 +384,25 @@ TEST_F(CudaRope, RotatesPartOfEveryHeadAlsoInPlace) {
         }
     }
   }
+}
+
+TEST_F(CudaRope, RotatesIntoBfloat16) {
+  const int32_t tokens = 7, heads = 3, rot = 64, half = rot / 2;
+  const auto x = random_floats(tokens * heads * rot, 4);
+  const auto cos = table_of(tokens, half, false), sin = table_of(tokens, half, true);
+  uint16_t* out = output<uint16_t>(x.size());
+  run(cuda::rope, RopeParams{upload(x), heads * rot, rot, tokens, heads, rot, RopeStyle::kHalf,
+                             upload(cos), upload(sin), out, DType::kBF16, heads * rot, rot});
+  const auto got = download(out, x.size());
+  for (int32_t at = 0; at < tokens * heads; ++at)
+    for (int32_t i = 0; i < half; ++i) {
+      const double c = cos[at / heads * half + i], s = sin[at / heads * half + i];
+      const double a = x[at * rot + i], b = x[at * rot + i + half];
+      ASSERT_NEAR(tensor::bf16_to_f32(got[at * rot + i]), a * c - b * s,
+                  std::abs(a * c - b * s) * test::rounding(DType::kBF16) + 1e-6);
+      ASSERT_NEAR(tensor::bf16_to_f32(got[at * rot + i + half]), b * c + a * s,
+                  std::abs(b * c + a * s) * test::rounding(DType::kBF16) + 1e-6);
+    }
 }
 
 TEST_F(CudaRope, CastHeadsWithGaps) {

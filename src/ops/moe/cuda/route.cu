@@ -32,27 +32,24 @@ struct Experts {
   float score[V];
   uint32_t key[V];  // of the choice; 0: taken, or none
 
-  // The best with `first` <= index < `end`, in every lane; INT32_MAX - or any index whose key is 0
-  // - if there is none.
-  __device__ __forceinline__ int32_t best(int32_t lane, int32_t first, int32_t end,
-                                          uint32_t* top) const {
+  // The best that is not taken, in every lane. REQUIRES: there is one.
+  __device__ __forceinline__ int32_t best(int32_t lane) const {
     uint32_t mine = 0;
     int32_t index = INT32_MAX;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const int32_t e = lane + v * kWarp;
-      if (e >= first && e < end && key[v] > mine) {
+      if (key[v] > mine) {
         mine = key[v];
         index = e;
       }
     }
-    *top = __reduce_max_sync(~0u, mine);
-    return __reduce_min_sync(~0u, mine == *top ? index : INT32_MAX);
+    return best_index(mine, index);
   }
-  __device__ __forceinline__ void set_key(int32_t lane, int32_t e, uint32_t to) {
+  __device__ __forceinline__ void take(int32_t lane, int32_t e) {
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      if (lane + v * kWarp == e) key[v] = to;
+      if (lane + v * kWarp == e) key[v] = 0;
   }
   __device__ __forceinline__ float score_of(int32_t e) const {
     float s = 0;
@@ -67,27 +64,27 @@ __device__ __forceinline__ float float_of(uint32_t key) {
   return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// Experts of all groups but the best get -inf. `groups`: shared, [p.groups] keys and [p.groups]
-// marks.
+// Experts of all groups but the best get -inf. `shared`: [p.experts] keys, [p.groups] keys and
+// [p.groups] marks. A lane scores a group: 32 at once.
 template <int V>
 __device__ __forceinline__ void keep_best_groups(const MoeRouteParams& p, int32_t lane,
-                                                 Experts<V>& experts, uint32_t* groups) {
+                                                 Experts<V>& experts, uint32_t* keys) {
   const int32_t each = p.experts / p.groups;
-  uint32_t* kept = groups + p.groups;
-  for (int32_t g = 0; g < p.groups; ++g) {
-    uint32_t first, second = ordered(-INFINITY);
-    const int32_t e = experts.best(lane, g * each, (g + 1) * each, &first);
-    if (p.group_top2) {
-      experts.set_key(lane, e, 0);
-      uint32_t key;
-      experts.best(lane, g * each, (g + 1) * each, &key);
-      experts.set_key(lane, e, first);
-      if (key != 0) second = key;
+  uint32_t *groups = keys + p.experts, *kept = groups + p.groups;
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (lane + v * kWarp < p.experts) keys[lane + v * kWarp] = experts.key[v];
+  __syncwarp();
+  for (int32_t g = lane; g < p.groups; g += kWarp) {
+    uint32_t first = ordered(-INFINITY), second = first;
+#pragma unroll 8
+    for (int32_t i = 0; i < each; ++i) {
+      const uint32_t key = keys[g * each + i];
+      second = max(second, min(first, key));
+      first = max(first, key);
     }
-    if (lane == 0) {
-      groups[g] = p.group_top2 ? ordered(float_of(first) + float_of(second)) : first;
-      kept[g] = 0;
-    }
+    groups[g] = p.group_top2 ? ordered(float_of(first) + float_of(second)) : first;
+    kept[g] = 0;
   }
   __syncwarp();
   for (int32_t i = 0; i < p.top_groups; ++i) {
@@ -176,12 +173,11 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp) route_kernel(MoeRoutePa
     }
     return;
   }
-  if (p.groups > 1) keep_best_groups(p, lane, experts, shared + warp * 2 * p.groups);
+  if (p.groups > 1) keep_best_groups(p, lane, experts, shared + warp * (p.experts + 2 * p.groups));
   float sum = 0;
   for (int32_t j = 0; j < p.top_k; ++j) {
-    uint32_t key;
-    const int32_t best = experts.best(lane, 0, p.experts, &key);
-    experts.set_key(lane, best, 0);
+    const int32_t best = experts.best(lane);
+    experts.take(lane, best);
     const float weight = experts.score_of(best);
     sum += weight;
     if (lane == j % kWarp) {
@@ -203,11 +199,12 @@ void moe_route(const MoeRouteParams& p, Stream& stream) {
                  : p.experts <= 256 ? route_kernel<8>
                  : p.experts <= 512 ? route_kernel<16>
                                     : route_kernel<kMaxExperts / kWarp>;
-  launch_kernel(stream, "moe_route",
-                {.grid = dim3(static_cast<uint32_t>(ceil_div(p.tokens, kWarpsPerBlock))),
-                 .block = dim3(kWarpsPerBlock * kWarp),
-                 .shared_bytes = static_cast<uint32_t>(kWarpsPerBlock * 2 * p.groups * 4)},
-                {{"tokens", p.tokens}, {"experts", p.experts}, {"top_k", p.top_k}}, kernel, p);
+  launch_kernel(
+      stream, "moe_route",
+      {.grid = dim3(static_cast<uint32_t>(ceil_div(p.tokens, kWarpsPerBlock))),
+       .block = dim3(kWarpsPerBlock * kWarp),
+       .shared_bytes = static_cast<uint32_t>(kWarpsPerBlock * (p.experts + 2 * p.groups) * 4)},
+      {{"tokens", p.tokens}, {"experts", p.experts}, {"top_k", p.top_k}}, kernel, p);
 }
 
 }  // namespace attune::ops::cuda

@@ -86,21 +86,33 @@ class Row {
   // fn(value, element): element + first_id() is the id. Runs over the warp's own, in order.
   template <typename Fn>
   __device__ __forceinline__ void for_each(Fn&& fn) const {
-    for (int32_t i = begin_ + lane() * 4; i < end_; i += kStripe) {
-      const float4 v = *reinterpret_cast<const float4*>(x_ + i);
-      fn(v.x, i);
-      fn(v.y, i + 1);
-      fn(v.z, i + 2);
-      fn(v.w, i + 3);
+    for (int32_t i = begin_ + lane() * 4; i < end_; i += kAtOnce * kStripe) {
+      float4 v[kAtOnce];
+      read(x_, i, v);
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int32_t at = i + u * kStripe;
+        if (at >= end_) break;
+        fn(v[u].x, at);
+        fn(v[u].y, at + 1);
+        fn(v[u].z, at + 2);
+        fn(v[u].w, at + 3);
+      }
     }
   }
   // x = fn(x, element)
   template <typename Fn>
   __device__ __forceinline__ void transform(Fn&& fn) {
-    for (int32_t i = begin_ + lane() * 4; i < end_; i += kStripe) {
-      float4 v = *reinterpret_cast<const float4*>(x_ + i);
-      v = {fn(v.x, i), fn(v.y, i + 1), fn(v.z, i + 2), fn(v.w, i + 3)};
-      *reinterpret_cast<float4*>(x_ + i) = v;
+    for (int32_t i = begin_ + lane() * 4; i < end_; i += kAtOnce * kStripe) {
+      float4 v[kAtOnce];
+      read(x_, i, v);
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int32_t at = i + u * kStripe;
+        if (at >= end_) break;
+        *reinterpret_cast<float4*>(x_ + at) = {fn(v[u].x, at), fn(v[u].y, at + 1),
+                                               fn(v[u].z, at + 2), fn(v[u].w, at + 3)};
+      }
     }
   }
   // fn(values, element of the first): by all lanes together, stripe after stripe, until it returns
@@ -120,14 +132,19 @@ class Row {
   __device__ __forceinline__ void load(const float* row, bool aligned, Fn&& fn) {
     const float* from = row + first_id_;
     if (aligned) {
-#pragma unroll 4
-      for (int32_t i = begin_ + lane() * 4; i < end_; i += kStripe) {
-        const float4 v = *reinterpret_cast<const float4*>(from + i);
-        *reinterpret_cast<float4*>(x_ + i) = v;
-        fn(v.x, i);
-        fn(v.y, i + 1);
-        fn(v.z, i + 2);
-        fn(v.w, i + 3);
+      for (int32_t i = begin_ + lane() * 4; i < end_; i += kAtOnce * kStripe) {
+        float4 v[kAtOnce];
+        read(from, i, v);
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int32_t at = i + u * kStripe;
+          if (at >= end_) break;
+          *reinterpret_cast<float4*>(x_ + at) = v[u];
+          fn(v[u].x, at);
+          fn(v[u].y, at + 1);
+          fn(v[u].z, at + 2);
+          fn(v[u].w, at + 3);
+        }
       }
       return;
     }
@@ -156,6 +173,14 @@ class Row {
   }
 
  private:
+  static constexpr int kAtOnce = 4;  // loads under way
+
+  __device__ __forceinline__ void read(const float* from, int32_t i, float4 (&v)[kAtOnce]) const {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u)
+      if (i + u * kStripe < end_) v[u] = *reinterpret_cast<const float4*>(from + i + u * kStripe);
+  }
+
   float* x_;
   int32_t rank_, blocks_, first_id_, count_, begin_, end_;
 };

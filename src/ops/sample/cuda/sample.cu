@@ -2,11 +2,14 @@
 
 #include <string>
 
-#include "ops/sample/cuda/select.cuh"
+#include "ops/sample/cuda/candidates.cuh"
 
 namespace attune::ops::cuda {
 namespace {
 
+constexpr uint32_t kThreads = 256;
+constexpr int32_t kGreedyThreads = 256;
+constexpr int32_t kMaxClusters = 64;   // of a launch; some 30 run at once
 constexpr float kGreedyBelow = 1e-6f;  // as the CPU's (ops/sample/cpu/sample.cc)
 constexpr float kMaxFloat = 3.402823466e+38f;
 
@@ -43,6 +46,12 @@ __device__ __forceinline__ void add(Peak& p, float v, int32_t id) {
   }
 }
 
+// As another block wrote it.
+__device__ __forceinline__ Peak read_peak(const Peak* p) {
+  return {__ldcg(&p->value), __ldcg(&p->id), __ldcg(&p->bad)};
+}
+static_assert(sizeof(Peak) == kGreedyPartBytes);
+
 struct Candidate {
   float value;
   int32_t id;
@@ -51,25 +60,18 @@ struct Candidate {
 struct Shared {
   Reducer::Memory reducer;
   SelectMemory select;
+  CandidateMemory candidates;
   Candidate warp_best[2][kRowWarps];
   Candidate top[SampledRow::kMaxTop];  // of the block's slice
   int32_t token;                       // block 0's: what was drawn
 };
 
-// exp(x) for x <= 0, 0 below -87: the CPU's polynomial (Cody-Waite reduction and Cephes' expf), so
-// that the same logits have the same probabilities.
+// exp(x) for x <= 0, 0 below -87, as the CPU's. The hardware's power of two: a polynomial as exact
+// as the CPU's (2e-7, this one 2e-7 + |x| 6e-8) would be most of the work for a row.
 __device__ __forceinline__ float exp_nonpositive(float x) {
-  const float clamped = fmaxf(x, -87.0f);
-  const float n = rintf(clamped * 1.44269504089f);
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return x < -87.0f ? 0.0f : p * __int_as_float((static_cast<int32_t>(n) + 127) << 23);
+  float p;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(x * 1.44269504089f));
+  return x < -87.0f ? 0.0f : p;
 }
 
 // Philox4x32-10, as philox_uniform() of ops/sample/sample.h.
@@ -286,8 +288,24 @@ __device__ __forceinline__ double at_least(double count, uint32_t most) {
 
 // In order of probability: top-k, top-p of what it leaves, min-p, then the draw.
 __device__ void draw_by_rank(Row& row, const Place& place, double u, bool top_k, Shared& s) {
-  Selector selector(row, &s.select, top_k);
+  Selector selector(row, &s.select);
   double kept = selector.total();
+  // Few are left, and one block can sort them; or else all stay where they are.
+  const Target likely = top_k ? Target{Goal::kCount, 0, static_cast<uint32_t>(place.top_k), 0}
+                              : Target{Goal::kReach, static_cast<double>(place.top_p) * kept, 0, 0};
+  const Found bound = selector.bound(likely);
+  const uint32_t candidates = bound.count_above + bound.count_equal;
+  if (candidates <= kMaxCandidates) {
+    static_assert(sizeof(s.select.histogram) >= kMaxCandidates * sizeof(uint64_t));
+    auto* keys = reinterpret_cast<uint64_t*>(s.select.histogram);
+    gather(row, max(bound.bits, 1u), &s.select, keys);
+    if (row.rank() != 0) return;
+    const int32_t token =
+        Candidates(keys, static_cast<int32_t>(candidates), &s.select, &s.candidates)
+            .draw(place, u, top_k, kept);
+    if (threadIdx.x == 0) s.token = token;
+    return;
+  }
   uint32_t lowest = 0;  // bits of the least likely that is kept
   if (top_k) {
     const auto k = static_cast<uint32_t>(place.top_k);
@@ -332,22 +350,94 @@ __device__ void draw(Row& row, const Place& place, float peak, int32_t position,
   }
 }
 
-// Every path ends with all blocks meeting: none may go while another reads its shared memory.
-__global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a) {
-  extern __shared__ __align__(16) float slice[];
-  __shared__ Shared s;
+// Nothing but the peak of the logits is asked for. The same before and after a draw.
+__device__ __forceinline__ bool is_plain_greedy(const Place& p) {
+  return (p.temperature < kGreedyBelow || p.top_k == 1) && p.top_logprobs < 0 && p.num_bias == 0 &&
+         p.penalised == 0 && (p.num_forbidden == 0 || p.output_tokens >= p.min_new_tokens);
+}
+
+// What block 0's first thread does in the end.
+__device__ void store_token(const SampleArgs& a, int64_t i, int32_t place_id, int32_t token) {
+  a.results[i].token = token;
+  a.last_tokens[place_id] = max(token, 0);
+  if (token < 0) return;
+  Place& place = a.states[place_id];
+  ++place.output_tokens;
+  if (place.penalised) ++a.counts[int64_t{place_id} * a.vocab + token];
+}
+
+// Rows that only want their peak: kGreedyBlocks blocks a row, of which the last to come has it.
+__global__ void __launch_bounds__(kGreedyThreads) greedy_kernel(SampleArgs a) {
+  __shared__ Peak of_warp[kGreedyThreads / kWarp];
+  __shared__ bool is_last;
   pdl_wait();
   pdl_trigger();
-  const int64_t i = blockIdx.x / cluster_size();
+  const int64_t i = blockIdx.x / kGreedyBlocks;
+  const auto block = static_cast<int32_t>(blockIdx.x % kGreedyBlocks);
   const int32_t place_id = a.places[i];
-  if (place_id < 0) return;  // of the whole cluster alike
-  Place& place = a.states[place_id];
-  uint32_t* counts = a.counts + int64_t{place_id} * a.vocab;
+  if (place_id < 0 || !is_plain_greedy(a.states[place_id])) return;
+  const float* logits = a.logits + i * a.vocab;
+  const int32_t elems = slice_elems(a.vocab, kGreedyBlocks), begin = min(block * elems, a.vocab),
+                end = min(begin + elems, a.vocab);
+  Peak peak = no_peak();
+  constexpr int kAtOnce = 8;  // loads under way
+  if (a.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(a.logits) % 16 == 0) {
+    constexpr int32_t kStep = kGreedyThreads * 4;
+    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x) * 4; e < end; e += kAtOnce * kStep) {
+      float4 v[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+        v[u] = e + u * kStep < end ? *reinterpret_cast<const float4*>(logits + e + u * kStep)
+                                   : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        add(peak, v[u].x, e + u * kStep);
+        add(peak, v[u].y, e + u * kStep + 1);
+        add(peak, v[u].z, e + u * kStep + 2);
+        add(peak, v[u].w, e + u * kStep + 3);
+      }
+    }
+  } else {
+    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x); e < end;
+         e += kAtOnce * kGreedyThreads) {
+      float v[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+        v[u] = e + u * kGreedyThreads < end ? logits[e + u * kGreedyThreads] : -INFINITY;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) add(peak, v[u], e + u * kGreedyThreads);
+    }
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) peak = merge(peak, shuffle_xor(peak, offset));
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = peak;
+  __syncthreads();
+  auto* parts = reinterpret_cast<Peak*>(a.greedy_parts) + i * kGreedyBlocks;
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kGreedyThreads / kWarp; ++w) peak = merge(peak, of_warp[w]);
+    parts[block] = peak;
+    __threadfence();
+    is_last = atomicAdd(&a.greedy_arrived[i], 1) == kGreedyBlocks - 1;
+  }
+  __syncthreads();
+  if (!is_last || threadIdx.x >= kWarp) return;
+  __threadfence();
+  peak = threadIdx.x < kGreedyBlocks ? read_peak(&parts[threadIdx.x]) : no_peak();
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) peak = merge(peak, shuffle_xor(peak, offset));
+  if (threadIdx.x != 0) return;
+  a.greedy_arrived[i] = 0;
+  a.results[i].logprob = 0;
+  a.results[i].num_top = 0;
+  store_token(a, i, place_id, finite(peak) ? peak.id : -1);
+}
+
+__device__ void sample_row(const SampleArgs& a, int64_t i, int32_t place_id, float* slice,
+                           Reducer& reducer, Shared& s) {
+  const Place& place = a.states[place_id];
   const float* logits = a.logits + i * a.vocab;
   SampledRow* out = a.results + i;
   Row row(slice_memory(slice, a.workspace, i, a.vocab), a.vocab);
-  Reducer reducer(&s.reducer);
-
   Peak peak = load(row, logits, a.vocab, reducer);
   int32_t token = -1;
   double lse = 0;
@@ -356,7 +446,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a) {
     top = place.top_logprobs;
     if (top >= 0) lse = log_sum_exp(row, peak.value, reducer);
     if (top > 0) write_top(row, min(top, SampledRow::kMaxTop), a.vocab, lse, s, out);
-    if (change_logits(row, place, counts)) {
+    if (change_logits(row, place, a.counts + int64_t{place_id} * a.vocab)) {
       peak = no_peak();
       row.for_each([&](float v, int32_t e) { add(peak, v, row.first_id() + e); });
       peak = merged(peak, reducer);
@@ -370,16 +460,28 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a) {
       }
     }
   }
+  // No block may go on, or end, while another reads its shared memory.
   cluster_sync();
   if (row.rank() != 0 || threadIdx.x != 0) return;
   if (token == -2) token = s.token;
-  out->token = token;
   out->logprob = token >= 0 && top >= 0 ? static_cast<float>(logits[token] - lse) : 0.0f;
   if (top <= 0 || token < 0) out->num_top = 0;
-  a.last_tokens[place_id] = max(token, 0);
-  if (token < 0) return;
-  ++place.output_tokens;
-  if (place.penalised) ++counts[token];
+  store_token(a, i, place_id, token);
+}
+
+// All other rows, a cluster for one after the other.
+__global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a, int32_t n) {
+  extern __shared__ __align__(16) float slice[];
+  __shared__ Shared s;
+  pdl_wait();
+  pdl_trigger();
+  Reducer reducer(&s.reducer);
+  const auto clusters = static_cast<int32_t>(gridDim.x) / cluster_size();
+  for (auto i = static_cast<int32_t>(blockIdx.x) / cluster_size(); i < n; i += clusters) {
+    const int32_t place_id = a.places[i];
+    if (place_id < 0 || is_plain_greedy(a.states[place_id])) continue;  // of all blocks alike
+    sample_row(a, i, place_id, slice, reducer, s);
+  }
 }
 
 __global__ void __launch_bounds__(kRowThreads, 2) logprobs_kernel(LogprobArgs a) {
@@ -407,8 +509,6 @@ __global__ void __launch_bounds__(kRowThreads, 2) logprobs_kernel(LogprobArgs a)
                                            : 0.0f;
   if (!finite(peak) || a.top <= 0) out->num_top = 0;
 }
-
-constexpr uint32_t kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const int32_t* ids, int32_t n, int32_t first_output, int32_t vocab,
@@ -462,8 +562,13 @@ Status prepare_sampler_kernels(int64_t slice_bytes) {
 void launch_sample(const SampleArgs& args, int32_t n, int32_t cluster, int64_t slice_bytes,
                    device::Stream& stream) {
   if (n == 0) return;
-  launch_kernel(stream, "sample", row_shape(n, cluster, slice_bytes),
-                {{"rows", n}, {"vocab", args.vocab}}, sample_kernel, args);
+  launch_kernel(
+      stream, "sample_greedy",
+      {.grid = dim3(static_cast<uint32_t>(n * kGreedyBlocks)), .block = dim3(kGreedyThreads)},
+      {{"rows", n}, {"vocab", args.vocab}}, greedy_kernel, args);
+  const int32_t clusters = cluster > 1 && n > kMaxClusters ? kMaxClusters : n;
+  launch_kernel(stream, "sample", row_shape(clusters, cluster, slice_bytes),
+                {{"rows", n}, {"vocab", args.vocab}}, sample_kernel, args, n);
 }
 
 void launch_logprobs(const LogprobArgs& args, int32_t n, int32_t cluster, int64_t slice_bytes,

@@ -6,15 +6,20 @@
 
 namespace attune::ops::cuda {
 
+constexpr int32_t kGreedyBlocks = 16;  // that share a row of which only the peak is wanted
+constexpr int64_t kGreedyPartBytes = 12;
+
 struct SampleArgs {
   const int32_t* places;     // [n]
   const int32_t* positions;  // [n]
   const float* logits;       // [n, vocab]
   int32_t vocab;
-  Place* states;         // [max_places]
-  uint32_t* counts;      // [max_places, vocab], see kInPrompt
-  int32_t* last_tokens;  // [max_places]
-  SampledRow* results;   // [n]
+  Place* states;            // [max_places]
+  uint32_t* counts;         // [max_places, vocab], see kInPrompt
+  int32_t* last_tokens;     // [max_places]
+  SampledRow* results;      // [n]
+  void* greedy_parts;       // [n, kGreedyBlocks] of kGreedyPartBytes
+  int32_t* greedy_arrived;  // [n], zeros before and after
   // A padded row each, where a slice does not fit in shared memory; else null.
   float* workspace;
 };

@@ -8,7 +8,8 @@
 namespace attune::ops::cuda {
 
 constexpr int32_t kDigitBits = 10, kBins = 1 << kDigitBits;
-static_assert(kBins == 2 * kRowThreads);
+constexpr int32_t kPart = kBins / kMaxCluster;  // bins that a block of a full cluster adds up
+static_assert(kBins == 2 * kRowThreads && kPart * 4 == kRowThreads);
 
 // Mantissas of 24 bits are added in two halves, each of which fits 32 bits for 2^20 elements.
 struct Histogram {
@@ -44,6 +45,8 @@ struct Found {
 struct SelectMemory {  // shared
   Histogram histogram[2];
   Cumulative first;  // of the first digit
+  double part_mass[kPart];
+  uint32_t part_count[kPart];
   double warp_mass[kRowWarps];
   uint32_t warp_count[kRowWarps];
   int32_t lowest;  // bin that is not empty
@@ -66,20 +69,25 @@ __device__ __forceinline__ T warp_scan(T v) {
 // The row's values are probabilities in [0, 1], of which one is 1; zeros take no part.
 class Selector {
  public:
-  // `counts`: whether a target will be kCount. By all threads of the cluster, as find().
-  __device__ Selector(const Row& row, SelectMemory* memory, bool counts)
-      : row_(row), m_(memory), counts_(counts) {
-    add_up(kFirstShift, 0, counts);
+  // By all threads of the cluster, as find().
+  __device__ Selector(const Row& row, SelectMemory* memory) : row_(row), m_(memory) {
+    add_up(kFirstShift, 0);
     store_first();
   }
   // Of all elements. Exact but for rounding of the sum of bins.
   __device__ double total() const { return m_->first.mass[0]; }
 
-  __device__ Found find(const Target& target) {
+  // The first digit of find(): a bound below which nothing is needed for the target, with the
+  // number of elements down to it.
+  __device__ Found bound(const Target& target) {
     Found found = {0, 0, 0, 0};
     pick_first(target, &found);
+    return found;
+  }
+  __device__ Found find(const Target& target) {
+    Found found = bound(target);
     for (int32_t shift = kFirstShift - kDigitBits; shift >= 0; shift -= kDigitBits) {
-      add_up(shift, found.bits, shift == 0 || counts_);
+      add_up(shift, found.bits);
       pick(shift, target, &found);
     }
     return found;
@@ -122,7 +130,7 @@ class Selector {
 
   // The histogram of one digit of all elements that have the digits above of `prefix`, over the
   // cluster; then cumulative in mass_[], count_[], of this thread's two bins.
-  __device__ void add_up(int32_t shift, uint32_t prefix, bool counts) {
+  __device__ void add_up(int32_t shift, uint32_t prefix) {
     Histogram& h = m_->histogram[turn_];
     for (int32_t b = static_cast<int32_t>(threadIdx.x); b < kBins; b += kRowThreads)
       h.count[b] = h.high[b] = h.low[b] = 0;
@@ -137,28 +145,66 @@ class Selector {
       if (bits == 0 || bits >> (shift + kDigitBits) != wanted) return;
       const uint32_t bin = (bits >> shift) % kBins;
       const uint32_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-      if (counts) atomicAdd(&h.count[bin], 1u);
+      atomicAdd(&h.count[bin], 1u);
       atomicAdd(&h.high[bin], mantissa >> 12);
       atomicAdd(&h.low[bin], mantissa & 0xfffu);
     });
     cluster_sync();
-    // Two bins of this thread, the higher first.
-    for (int32_t k = 0; k < 2; ++k) {
-      const int32_t bin = bin_of(k);
-      uint64_t mantissas = 0;
-      uint32_t count = 0;
-      for (int32_t r = 0; r < row_.blocks(); ++r) {
-        const Histogram& of = of_block(m_, r)->histogram[turn_];
-        count += of.count[bin];
-        mantissas += (uint64_t{of.high[bin]} << 12) + of.low[bin];
+    if (row_.blocks() == kMaxCluster) {
+      share(shift, prefix);
+    } else {
+      for (int32_t k = 0; k < 2; ++k) {
+        const int32_t bin = bin_of(k);
+        uint64_t mantissas = 0;
+        own_count_[k] = 0;
+        for (int32_t r = 0; r < row_.blocks(); ++r) {
+          const Histogram& of = of_block(m_, r)->histogram[turn_];
+          mantissas += (uint64_t{of.high[bin]} << 12) + of.low[bin];
+          own_count_[k] += of.count[bin];
+        }
+        own_mass_[k] = mass_of(mantissas, bin, shift, prefix);
       }
-      const uint32_t bits = shift == kFirstShift ? static_cast<uint32_t>(bin) << shift : prefix;
-      const int32_t exponent = static_cast<int32_t>(bits >> 23) - 150;
-      own_mass_[k] = static_cast<double>(mantissas) * __hiloint2double((exponent + 1023) << 20, 0);
-      own_count_[k] = count;
     }
     scan();
     turn_ ^= 1;
+  }
+
+  __device__ static double mass_of(uint64_t mantissas, int32_t bin, int32_t shift,
+                                   uint32_t prefix) {
+    const uint32_t bits = shift == kFirstShift ? static_cast<uint32_t>(bin) << shift : prefix;
+    const int32_t exponent = static_cast<int32_t>(bits >> 23) - 150;
+    return static_cast<double>(mantissas) * __hiloint2double((exponent + 1023) << 20, 0);
+  }
+
+  // Every block adds up an eighth of the bins, four threads a bin; then each takes its two.
+  __device__ void share(int32_t shift, uint32_t prefix) {
+    const auto part = static_cast<int32_t>(threadIdx.x / 4);
+    const int32_t bin = row_.rank() * kPart + part;
+    uint64_t mantissas = 0;
+    uint32_t count = 0;
+#pragma unroll
+    for (int32_t r = 0; r < kMaxCluster; r += 4) {
+      const Histogram& of =
+          of_block(m_, r + static_cast<int32_t>(threadIdx.x % 4))->histogram[turn_];
+      count += of.count[bin];
+      mantissas += (uint64_t{of.high[bin]} << 12) + of.low[bin];
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+      count += __shfl_xor_sync(~0u, count, offset);
+      mantissas += __shfl_xor_sync(~0u, mantissas, offset);
+    }
+    if (threadIdx.x % 4 == 0) {
+      m_->part_mass[part] = mass_of(mantissas, bin, shift, prefix);
+      m_->part_count[part] = count;
+    }
+    cluster_sync();
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) {
+      const SelectMemory* of = of_block(m_, bin_of(k) / kPart);
+      own_mass_[k] = of->part_mass[bin_of(k) % kPart];
+      own_count_[k] = of->part_count[bin_of(k) % kPart];
+    }
   }
 
   __device__ static int32_t bin_of(int32_t k) {
@@ -256,7 +302,6 @@ class Selector {
 
   const Row& row_;
   SelectMemory* m_;
-  const bool counts_;
   int32_t turn_ = 0;
   double own_mass_[2], above_mass_ = 0;
   uint32_t own_count_[2], above_count_ = 0;
