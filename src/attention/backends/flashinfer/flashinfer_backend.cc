@@ -223,8 +223,8 @@ class FlashinferBackend final : public Backend {
 
   static void run_hopper(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                          device::Stream& stream) {
-    const auto* at = reinterpret_cast<const int32_t*>(p.on_device.as<char>() +
-                                                      kNumKinds * p.layout.bytes);
+    const auto* at =
+        reinterpret_cast<const int32_t*>(p.on_device.as<char>() + kNumKinds * p.layout.bytes);
     const auto& arrays = p.hopper->arrays;
     stream.record_launch("flashinfer_hopper",
                          {static_cast<uint32_t>(p.schedule_limits.multiprocessors), 1, 1},
@@ -266,13 +266,12 @@ class FlashinferBackend final : public Backend {
   static Kind run_tiles(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                         device::Stream& stream) {
     const Batch& b = p.batch;
-    // In a tree a window ends at a depth; and where a tile's place among the queries decides where
-    // its keys begin, so do a row's bits. The causal kernel looks at no mask before a tile's first
-    // query, which a tree of several tiles needs.
-    const bool odd_window = call.window > 0 && (b.tree_mask || b.deterministic);
+    // Where a tile's place among the queries decides where its keys begin, so do a row's bits.
+    const bool odd_window = call.window > 0 && b.deterministic;
     const Schedule& any = p.schedules[p.there[kSplit] ? kSplit : kWhole];
     const bool odd_tree =
-        b.tree_mask && int64_t{b.max_q_len} * p.schedule_limits.group() > any.tile;
+        b.tree_mask && (call.window > 0 || call.soft_cap > 0 ||
+                        int64_t{b.max_q_len} * p.schedule_limits.group() > any.tile);
     const bool general = !b.causal || p.more_queries_than_keys || odd_window || odd_tree;
     const bool split = p.there[kSplit] && (call.window == 0 || general || !p.there[kWhole]);
     const Kind kind = split ? kSplit : kWhole;
@@ -299,6 +298,7 @@ class FlashinferBackend final : public Backend {
                             .rows = ints(p.layout.rows),
                             .max_rows = made.max_rows};
     const TileKind instance = general             ? TileKind::kGeneral
+                              : b.tree_mask       ? TileKind::kTree
                               : call.soft_cap > 0 ? TileKind::kSoftCap
                                                   : TileKind::kCausal;
     record(stream, "flashinfer_tiles", made, call);

@@ -44,10 +44,11 @@ struct TileArrays {
   int32_t max_rows = 0;                   // fixes the merge's grid
 };
 
-enum class TileKind : uint8_t { kCausal, kSoftCap, kGeneral };
+enum class TileKind : uint8_t { kCausal, kSoftCap, kTree, kGeneral };
 
-// The FA2 kernel with tensor cores: prefill, and decode where query heads share a KV head. kGeneral
-// masks every key by itself: non-causal batches, windows over token trees, more queries than keys.
+// The FA2 kernel with tensor cores: prefill, and decode where query heads share a KV head. kTree: a
+// tree is within one tile, without window and soft cap. kGeneral masks every key by itself: any
+// tree, non-causal batches, more queries than keys.
 // tile: rows of a block, 16, 64 or 128.
 using TileLaunch = void (*)(const LayerCall&, const TileArrays&, int32_t tile);
 TileLaunch tile_launch(int32_t head_dim, tensor::DType kv_dtype, TileKind kind);
