@@ -7,7 +7,7 @@
 
 #include "attention/backends/flashinfer/hopper_schedule.h"
 #include "attention/backends/flashinfer/launches.h"
-#include "attention/backends/flashinfer/natural_log.h"
+#include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer/schedule.h"
 #include "attention/check.h"
 #include "base/check.h"
@@ -39,11 +39,16 @@ struct FlashinferPlan final : Plan {
   int next_staged = 0;
   char* partial = nullptr;
   float* partial_lse = nullptr;
+  char* dense = nullptr;  // for an output whose rows lie apart, which FlashInfer cannot write
 };
 
 int64_t partial_bytes(const Limits& l, const ScheduleLimits& s) {
   const int64_t bytes = max_partial_rows(s) * l.q_heads * l.v_dim * 2;
   return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+int64_t partial_lse_bytes(const Limits& l, const ScheduleLimits& s) {
+  return (max_partial_rows(s) * l.q_heads * 4 + kAlign - 1) / kAlign * kAlign;
 }
 
 bool sees_later_queries(const Batch& b) {
@@ -73,7 +78,8 @@ class FlashinferBackend final : public Backend {
 
   int64_t workspace_bytes(const Limits& l) const override {
     const ScheduleLimits s = schedule_limits(l);
-    return partial_bytes(l, s) + max_partial_rows(s) * l.q_heads * 4;
+    return partial_bytes(l, s) + partial_lse_bytes(l, s) +
+           int64_t{l.max_tokens} * l.q_heads * l.v_dim * 2;
   }
 
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
@@ -95,8 +101,9 @@ class FlashinferBackend final : public Backend {
     for (device::Buffer& staged : plan->staged)
       staged = take(device_.allocate_pinned(bytes, "a flashinfer plan"));
     plan->partial = static_cast<char*>(workspace);
-    plan->partial_lse =
-        reinterpret_cast<float*>(plan->partial + partial_bytes(limits, plan->schedule_limits));
+    char* after = plan->partial + partial_bytes(limits, plan->schedule_limits);
+    plan->partial_lse = reinterpret_cast<float*>(after);
+    plan->dense = after + partial_lse_bytes(limits, plan->schedule_limits);
     return plan;
   }
 
@@ -144,21 +151,24 @@ class FlashinferBackend final : public Backend {
     auto& p = static_cast<FlashinferPlan&>(plan);
     check_layer(p.limits, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
-    const LayerCall call = layer_call(p, layer, kv, io, stream);
+    LayerCall call = layer_call(p, layer, kv, io, stream);
     const bool plain = layer.window == 0 && layer.soft_cap == 0 && kv.dtype == DType::kBF16;
-    Kind kind = kWhole;
-    if (p.hopper && plain) {
-      kind = p.there[kWhole] ? kWhole : kSplit;  // either knows the rows
+    const int64_t width = int64_t{layer.q_heads} * kv.v_dim;
+    const bool hopper = p.hopper && plain, apart = io.out_stride != width && !hopper;
+    if (apart) call.out = p.dense;
+    Kind kind = p.there[kWhole] ? kWhole : kSplit;
+    if (hopper) {
       run_hopper(p, kv, call, stream);
     } else if (p.there[kRows] && layer.window == 0) {
       kind = run_rows(p, kv, call, stream);
     } else {
       kind = run_tiles(p, kv, call, stream);
     }
-    if (!io.lse) return;
     const char* at = p.on_device.as<char>() + kind * p.layout.bytes;
-    launch_natural_log(stream, io.lse, reinterpret_cast<const int32_t*>(at + p.layout.rows),
-                       p.schedules[kind].max_rows, layer.q_heads);
+    const auto* rows = reinterpret_cast<const int32_t*>(at + p.layout.rows);
+    const int32_t max_rows = p.schedules[kind].max_rows;
+    if (apart) launch_spread_rows(stream, p.dense, io.out, rows, max_rows, width, io.out_stride);
+    if (io.lse) launch_natural_log(stream, io.lse, rows, max_rows, layer.q_heads);
   }
 
  private:
@@ -193,7 +203,7 @@ class FlashinferBackend final : public Backend {
     ATTUNE_CHECK(kv.page_size == l.page_size && kv.num_slots >= l.num_slots);
     ATTUNE_CHECK(kv.k_head_stride == kv.v_head_stride && kv.k_token_stride == kv.v_token_stride);
     ATTUNE_CHECK(io.q_dtype == DType::kBF16 && io.out_dtype == DType::kBF16);
-    ATTUNE_CHECK(io.out_stride == int64_t{l.q_heads} * l.v_dim);
+    ATTUNE_CHECK(io.out_stride % 8 == 0 && io.out_stride >= int64_t{l.q_heads} * l.v_dim);
     // Its offsets of query rows have 32 bits.
     ATTUNE_CHECK(io.q_stride % 8 == 0 && io.q_stride * l.max_tokens < int64_t{1} << 31);
   }
@@ -205,6 +215,7 @@ class FlashinferBackend final : public Backend {
     return {.q = io.q,
             .q_stride = io.q_stride,
             .out = io.out,
+            .out_stride = io.out_stride,
             .lse = io.lse,
             .k = base,
             .v = base + kv.v_offset,

@@ -12,7 +12,8 @@ namespace attune::attention::flashinfer {
 struct LayerCall {
   const void* q = nullptr;  // [tokens, q_heads, head_dim] bfloat16
   int64_t q_stride = 0;     // of a token
-  void* out = nullptr;      // [tokens, q_heads, head_dim] bfloat16, dense
+  void* out = nullptr;      // [tokens, q_heads, head_dim] bfloat16
+  int64_t out_stride = 0;   // of a token; only the kernel of sm90 reads it, the others write dense
   float* lse = nullptr;     // [tokens, q_heads], base 2 and never below -5e4; or null
   const void *k = nullptr, *v = nullptr;
   int64_t page_stride = 0, head_stride = 0, token_stride = 0;

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "attention/backends/flashinfer/natural_log.h"
+#include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer_mla/mla_launch.h"
 #include "attention/backends/flashinfer_mla/mla_schedule.h"
 #include "attention/check.h"

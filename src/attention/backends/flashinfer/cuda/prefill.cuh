@@ -14,7 +14,7 @@
 #define DISPATCH_NUM_MMA_KV(max_mma_kv, NUM_MMA_KV, ...)                                           \
   {                                                                                                \
     constexpr uint32_t kQueries = CTA_TILE_Q * HEAD_DIM_QK * sizeof(DTypeQ);                       \
-    constexpr uint32_t kShared = 164 * 1024 / 2 - kQueries;                          \
+    constexpr uint32_t kShared = 164 * 1024 / 2 - kQueries;                                        \
     constexpr uint32_t kMost =                                                                     \
         kShared / ((HEAD_DIM_QK + HEAD_DIM_VO) * 16 * NUM_WARPS_KV * sizeof(DTypeKV));             \
     constexpr uint32_t kOfRegisters = 8 / NUM_MMA_Q;                                               \
