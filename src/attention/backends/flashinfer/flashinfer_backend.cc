@@ -113,6 +113,7 @@ class FlashinferBackend final : public Backend {
     p.there = {};
     p.hopper.reset();
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
+    ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.more_queries_than_keys = has_more_queries_than_keys(batch);

@@ -80,6 +80,7 @@ class FlashinferMlaBackend final : public Backend {
     auto& p = static_cast<MlaPlan&>(plan);
     p.batch = {};
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
+    ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.next_staged ^= 1;
