@@ -48,7 +48,8 @@ TEST_EXTRA = {
 }
 # Headers that show a library's types, for the .cc files of their own folder and each other only.
 PRIVATE = {"src/server/asio_loop.h", "src/server/http_connection.h", "src/server/http_exchange.h",
-           "src/attention/backends/flashinfer/cuda/tile_unit.cuh", "src/attention/backends/flashinfer/cuda/row_unit.cuh",
+           "src/attention/backends/flashinfer/cuda/prefill.cuh", "src/attention/backends/flashinfer/cuda/tile_unit.cuh",
+           "src/attention/backends/flashinfer/cuda/row_unit.cuh",
            "src/attention/backends/flashinfer_mla/cuda/mla_params.cuh"}
 TEST_LIBRARIES = ["gtest", "gmock", "benchmark"]
 LIBRARIES = {  # first path component or file -> library

@@ -73,6 +73,7 @@ struct LayerParams {
   const float* sinks = nullptr;
 };
 
+// On a GPU rows of q and out begin at multiples of 16 bytes.
 struct Io {
   const void* q = nullptr;  // [num_tokens, q_heads, qk_dim], token stride q_stride elements
   tensor::DType q_dtype = tensor::DType::kF32;

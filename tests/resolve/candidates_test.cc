@@ -212,7 +212,7 @@ TEST(S8, HeadsWindowsCapsAndSinks) {
        std::vector<Row>{{[](ModelTraits& m) {
                            m.head = {96, 96};
                          },
-                         "heads of 64, 128, 256, not of 96"},
+                         "heads of 64, 128, not of 96"},
                         {[](ModelTraits& m) {
                            m.head = {192, 128};
                          },

@@ -151,7 +151,15 @@ void check_set(const Inputs& in, const Resolution& r) {
               r.graphs.max_bs == o.cuda_graph_max_bs);
   ASSERT_EQ(r.mla.has_value(), in.model.kind == attention::AttentionKind::kMla);
   if (r.mla) {
-    ASSERT_EQ(r.mla->policy.chunked_prefix, !o.disable_chunked_prefix_cache);
+    // Where no candidate takes chunks (M2) it is off.
+    const auto& list = r.of(Phase::kPrefill);
+    const bool taken = std::any_of(list.begin(), list.end(), [&](const Candidate& c) {
+      for (const Descriptor& d : in.backends)
+        if (d.capabilities.name == c.backend)
+          return attention::takes_path(d.capabilities, attention::Path::kChunked);
+      return false;
+    });
+    ASSERT_EQ(r.mla->policy.chunked_prefix, !o.disable_chunked_prefix_cache && taken);
     ASSERT_TRUE(o.mla_absorb_below < 0 || r.mla->policy.absorb_below == o.mla_absorb_below);
     ASSERT_TRUE(o.chunked_prefix_capacity == 0 ||
                 r.mla->policy.capacity == o.chunked_prefix_capacity);

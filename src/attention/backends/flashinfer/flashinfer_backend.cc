@@ -7,7 +7,7 @@
 
 #include "attention/backends/flashinfer/hopper_schedule.h"
 #include "attention/backends/flashinfer/launches.h"
-#include "attention/backends/flashinfer/natural_log.h"
+#include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer/schedule.h"
 #include "attention/check.h"
 #include "base/check.h"
@@ -39,11 +39,16 @@ struct FlashinferPlan final : Plan {
   int next_staged = 0;
   char* partial = nullptr;
   float* partial_lse = nullptr;
+  char* dense = nullptr;  // for an output whose rows lie apart, which FlashInfer cannot write
 };
 
 int64_t partial_bytes(const Limits& l, const ScheduleLimits& s) {
   const int64_t bytes = max_partial_rows(s) * l.q_heads * l.v_dim * 2;
   return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+int64_t partial_lse_bytes(const Limits& l, const ScheduleLimits& s) {
+  return (max_partial_rows(s) * l.q_heads * 4 + kAlign - 1) / kAlign * kAlign;
 }
 
 bool sees_later_queries(const Batch& b) {
@@ -73,7 +78,8 @@ class FlashinferBackend final : public Backend {
 
   int64_t workspace_bytes(const Limits& l) const override {
     const ScheduleLimits s = schedule_limits(l);
-    return partial_bytes(l, s) + max_partial_rows(s) * l.q_heads * 4;
+    return partial_bytes(l, s) + partial_lse_bytes(l, s) +
+           int64_t{l.max_tokens} * l.q_heads * l.v_dim * 2;
   }
 
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
@@ -95,8 +101,9 @@ class FlashinferBackend final : public Backend {
     for (device::Buffer& staged : plan->staged)
       staged = take(device_.allocate_pinned(bytes, "a flashinfer plan"));
     plan->partial = static_cast<char*>(workspace);
-    plan->partial_lse =
-        reinterpret_cast<float*>(plan->partial + partial_bytes(limits, plan->schedule_limits));
+    char* after = plan->partial + partial_bytes(limits, plan->schedule_limits);
+    plan->partial_lse = reinterpret_cast<float*>(after);
+    plan->dense = after + partial_lse_bytes(limits, plan->schedule_limits);
     return plan;
   }
 
@@ -106,6 +113,7 @@ class FlashinferBackend final : public Backend {
     p.there = {};
     p.hopper.reset();
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
+    ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.more_queries_than_keys = has_more_queries_than_keys(batch);
@@ -144,21 +152,24 @@ class FlashinferBackend final : public Backend {
     auto& p = static_cast<FlashinferPlan&>(plan);
     check_layer(p.limits, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
-    const LayerCall call = layer_call(p, layer, kv, io, stream);
+    LayerCall call = layer_call(p, layer, kv, io, stream);
     const bool plain = layer.window == 0 && layer.soft_cap == 0 && kv.dtype == DType::kBF16;
-    Kind kind = kWhole;
-    if (p.hopper && plain) {
-      kind = p.there[kWhole] ? kWhole : kSplit;  // either knows the rows
+    const int64_t width = int64_t{layer.q_heads} * kv.v_dim;
+    const bool hopper = p.hopper && plain, apart = io.out_stride != width && !hopper;
+    if (apart) call.out = p.dense;
+    Kind kind = p.there[kWhole] ? kWhole : kSplit;
+    if (hopper) {
       run_hopper(p, kv, call, stream);
     } else if (p.there[kRows] && layer.window == 0) {
       kind = run_rows(p, kv, call, stream);
     } else {
       kind = run_tiles(p, kv, call, stream);
     }
-    if (!io.lse) return;
     const char* at = p.on_device.as<char>() + kind * p.layout.bytes;
-    launch_natural_log(stream, io.lse, reinterpret_cast<const int32_t*>(at + p.layout.rows),
-                       p.schedules[kind].max_rows, layer.q_heads);
+    const auto* rows = reinterpret_cast<const int32_t*>(at + p.layout.rows);
+    const int32_t max_rows = p.schedules[kind].max_rows;
+    if (apart) launch_spread_rows(stream, p.dense, io.out, rows, max_rows, width, io.out_stride);
+    if (io.lse) launch_natural_log(stream, io.lse, rows, max_rows, layer.q_heads);
   }
 
  private:
@@ -193,7 +204,7 @@ class FlashinferBackend final : public Backend {
     ATTUNE_CHECK(kv.page_size == l.page_size && kv.num_slots >= l.num_slots);
     ATTUNE_CHECK(kv.k_head_stride == kv.v_head_stride && kv.k_token_stride == kv.v_token_stride);
     ATTUNE_CHECK(io.q_dtype == DType::kBF16 && io.out_dtype == DType::kBF16);
-    ATTUNE_CHECK(io.out_stride == int64_t{l.q_heads} * l.v_dim);
+    ATTUNE_CHECK(io.out_stride % 8 == 0 && io.out_stride >= int64_t{l.q_heads} * l.v_dim);
     // Its offsets of query rows have 32 bits.
     ATTUNE_CHECK(io.q_stride % 8 == 0 && io.q_stride * l.max_tokens < int64_t{1} << 31);
   }
@@ -205,6 +216,7 @@ class FlashinferBackend final : public Backend {
     return {.q = io.q,
             .q_stride = io.q_stride,
             .out = io.out,
+            .out_stride = io.out_stride,
             .lse = io.lse,
             .k = base,
             .v = base + kv.v_offset,
@@ -223,8 +235,8 @@ class FlashinferBackend final : public Backend {
 
   static void run_hopper(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                          device::Stream& stream) {
-    const auto* at = reinterpret_cast<const int32_t*>(p.on_device.as<char>() +
-                                                      kNumKinds * p.layout.bytes);
+    const auto* at =
+        reinterpret_cast<const int32_t*>(p.on_device.as<char>() + kNumKinds * p.layout.bytes);
     const auto& arrays = p.hopper->arrays;
     stream.record_launch("flashinfer_hopper",
                          {static_cast<uint32_t>(p.schedule_limits.multiprocessors), 1, 1},
@@ -266,13 +278,12 @@ class FlashinferBackend final : public Backend {
   static Kind run_tiles(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                         device::Stream& stream) {
     const Batch& b = p.batch;
-    // In a tree a window ends at a depth; and where a tile's place among the queries decides where
-    // its keys begin, so do a row's bits. The causal kernel looks at no mask before a tile's first
-    // query, which a tree of several tiles needs.
-    const bool odd_window = call.window > 0 && (b.tree_mask || b.deterministic);
+    // Where a tile's place among the queries decides where its keys begin, so do a row's bits.
+    const bool odd_window = call.window > 0 && b.deterministic;
     const Schedule& any = p.schedules[p.there[kSplit] ? kSplit : kWhole];
     const bool odd_tree =
-        b.tree_mask && int64_t{b.max_q_len} * p.schedule_limits.group() > any.tile;
+        b.tree_mask && (call.window > 0 || call.soft_cap > 0 ||
+                        int64_t{b.max_q_len} * p.schedule_limits.group() > any.tile);
     const bool general = !b.causal || p.more_queries_than_keys || odd_window || odd_tree;
     const bool split = p.there[kSplit] && (call.window == 0 || general || !p.there[kWhole]);
     const Kind kind = split ? kSplit : kWhole;
@@ -299,6 +310,7 @@ class FlashinferBackend final : public Backend {
                             .rows = ints(p.layout.rows),
                             .max_rows = made.max_rows};
     const TileKind instance = general             ? TileKind::kGeneral
+                              : b.tree_mask       ? TileKind::kTree
                               : call.soft_cap > 0 ? TileKind::kSoftCap
                                                   : TileKind::kCausal;
     record(stream, "flashinfer_tiles", made, call);

@@ -50,6 +50,7 @@ TEST_F(FlashinferTest, Decode) {
       o.page_padding = n % 2;
       o.token_major = n % 3 == 0;
       o.spare_pages = n % 3;
+      o.out_gap = n % 4 == 1 ? 24 : 0;
       o.seed = ++n;
       ProblemOptions split = o;
       split.seqs = long_seqs();
@@ -95,12 +96,36 @@ TEST_F(FlashinferTest, Prefill) {
         o.kv_dtype = dtype;
         o.page_size = n % 2 ? 16 : 64;
         o.page_padding = n % 3 == 0;
+        o.out_gap = n % 5 == 1 ? 8 : 0;
         o.seed = ++n;
         ProblemOptions few = o;  // tiles of 16 and 64, and splits
         few.seqs = {{2, 5000}, {3, 40}};
         ProblemOptions middle = o;
         middle.seqs = {{20, 3000}, {9, 9}, {16, 100}};
         check(name(o, "prefill"), {o, few, middle});
+      }
+}
+
+// Whole tiles of single heads, enough of them for the kernel of sm90.
+TEST_F(FlashinferTest, LongPrefill) {
+  int n = 0;
+  for (int32_t dim : {64, 128})
+    for (const auto& [q, kv] : {std::pair{32, 8}, {32, 32}, {16, 1}})
+      for (int32_t page : {16, 64, 1}) {
+        ProblemOptions o{.seqs = {{300, 300}, {257, 1001}, {129, 129}, {0, 40}, {500, 2047}},
+                         .phase = Phase::kPrefill,
+                         .q_heads = q};
+        o.kv_heads = kv;
+        o.head_dim = dim;
+        o.page_size = page;
+        o.page_padding = n % 2;
+        o.token_major = n % 3 == 1;
+        o.spare_pages = n % 3;
+        o.out_gap = n % 3 == 0 ? 40 : 0;
+        o.seed = ++n;
+        ProblemOptions one = o;
+        one.seqs = {{1500, 1500}};
+        check(name(o, "long prefill"), {o, one});
       }
 }
 

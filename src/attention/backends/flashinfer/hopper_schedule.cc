@@ -1,6 +1,7 @@
 #include "attention/backends/flashinfer/hopper_schedule.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/check.h"
 
@@ -32,8 +33,9 @@ HopperSchedule HopperScheduler::make(const Batch& b, int32_t* to) {
       const int32_t last = std::min((t + 1) * tile_, q_len(b, s));
       tiles_.push_back({s, t, std::max(b.kv_len[s] - q_len(b, s) + last, 0)});
     }
-  std::stable_sort(tiles_.begin(), tiles_.end(),
-                   [](const Tile& a, const Tile& b) { return a.keys > b.keys; });
+  std::sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) {
+    return std::tie(b.keys, a.seq, b.index) < std::tie(a.keys, b.seq, a.index);
+  });
 
   heap_.clear();
   for (int32_t i = 0; i < limits_.multiprocessors; ++i) heap_.push_back({0, i});

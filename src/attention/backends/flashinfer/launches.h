@@ -12,7 +12,8 @@ namespace attune::attention::flashinfer {
 struct LayerCall {
   const void* q = nullptr;  // [tokens, q_heads, head_dim] bfloat16
   int64_t q_stride = 0;     // of a token
-  void* out = nullptr;      // [tokens, q_heads, head_dim] bfloat16, dense
+  void* out = nullptr;      // [tokens, q_heads, head_dim] bfloat16
+  int64_t out_stride = 0;   // of a token; only the kernel of sm90 reads it, the others write dense
   float* lse = nullptr;     // [tokens, q_heads], base 2 and never below -5e4; or null
   const void *k = nullptr, *v = nullptr;
   int64_t page_stride = 0, head_stride = 0, token_stride = 0;
@@ -44,10 +45,11 @@ struct TileArrays {
   int32_t max_rows = 0;                   // fixes the merge's grid
 };
 
-enum class TileKind : uint8_t { kCausal, kSoftCap, kGeneral };
+enum class TileKind : uint8_t { kCausal, kSoftCap, kTree, kGeneral };
 
-// The FA2 kernel with tensor cores: prefill, and decode where query heads share a KV head. kGeneral
-// masks every key by itself: non-causal batches, windows over token trees, more queries than keys.
+// The FA2 kernel with tensor cores: prefill, and decode where query heads share a KV head. kTree: a
+// tree is within one tile, without window and soft cap. kGeneral masks every key by itself: any
+// tree, non-causal batches, more queries than keys.
 // tile: rows of a block, 16, 64 or 128.
 using TileLaunch = void (*)(const LayerCall&, const TileArrays&, int32_t tile);
 TileLaunch tile_launch(int32_t head_dim, tensor::DType kv_dtype, TileKind kind);

@@ -25,8 +25,8 @@ struct RandomBatch {
       const int32_t most = below(4) == 0 ? 9000 : 300;
       kv_len.push_back(below(6) == 0 ? 0 : q + below(most));
       q_indptr.push_back(q_indptr.back() + q);
-      page_indptr.push_back(page_indptr.back() +
-                            (kv_len.back() + l.page_size - 1) / l.page_size + below(3));
+      page_indptr.push_back(page_indptr.back() + (kv_len.back() + l.page_size - 1) / l.page_size +
+                            below(3));
       batch.max_q_len = std::max(batch.max_q_len, q);
     }
     batch.phase = phase;
@@ -102,8 +102,7 @@ TEST(FlashinferSchedule, TilesAndChunksCoverEveryBatch) {
     EXPECT_LE(b.num_tokens, s.max_rows);
     std::set<std::tuple<int32_t, int32_t, int32_t>> blocks;
     for (int32_t i = 0; i < s.blocks; ++i)
-      EXPECT_TRUE(!v.valid[i] ||
-                  blocks.insert({v.request[i], v.q_tile[i], v.kv_chunk[i]}).second);
+      EXPECT_TRUE(!v.valid[i] || blocks.insert({v.request[i], v.q_tile[i], v.kv_chunk[i]}).second);
     int64_t want = 0;
     for (int32_t q = 0; q < b.num_seqs; ++q) {
       const int32_t rows = made.q_len(q) * l.group();
@@ -133,8 +132,7 @@ TEST(FlashinferSchedule, WhatAGraphHasCapturedFollowsFromTheNumberOfSequences) {
     for (int i = 0; i < 30; ++i) {
       RandomBatch made(random, l, Phase::kDecode, 1);
       made.batch.max_q_len = 1;
-      const Schedule t =
-          schedule_tiles(made.batch, l, Split::kAuto, layout, memory.data());
+      const Schedule t = schedule_tiles(made.batch, l, Split::kAuto, layout, memory.data());
       const Schedule& first = tiles.emplace(made.batch.num_seqs, t).first->second;
       EXPECT_EQ(std::tie(t.tile, t.blocks, t.max_rows, t.split),
                 std::tie(first.tile, first.blocks, first.max_rows, first.split));

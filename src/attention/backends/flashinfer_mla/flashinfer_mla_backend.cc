@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "attention/backends/flashinfer/natural_log.h"
+#include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer_mla/mla_launch.h"
 #include "attention/backends/flashinfer_mla/mla_schedule.h"
 #include "attention/check.h"
@@ -80,6 +80,7 @@ class FlashinferMlaBackend final : public Backend {
     auto& p = static_cast<MlaPlan&>(plan);
     p.batch = {};
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
+    ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.next_staged ^= 1;

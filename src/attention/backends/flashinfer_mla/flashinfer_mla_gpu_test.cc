@@ -44,6 +44,7 @@ TEST_F(FlashinferMlaTest, Decode) {
       ProblemOptions o = latent(heads, decode_seqs(), Phase::kDecode, page);
       o.page_padding = n % 2;
       o.spare_pages = n % 3;
+      o.out_gap = n % 4 == 1 ? 24 : 0;
       o.seed = ++n;
       ProblemOptions split = o;
       split.seqs = long_seqs();

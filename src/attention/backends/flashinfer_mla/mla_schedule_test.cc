@@ -18,7 +18,9 @@ TEST(FlashinferMlaSchedule, EveryRowMeetsEveryKeyItSees) {
   const auto below = [&](int32_t n) { return static_cast<int32_t>(random() % n); };
   for (int round = 0; round < 60; ++round) {
     const int32_t heads[] = {8, 16, 20, 64, 128};
-    ScheduleLimits l{.max_seqs = 1 + below(64), .max_tokens = 0, .heads = heads[below(5)],
+    ScheduleLimits l{.max_seqs = 1 + below(64),
+                     .max_tokens = 0,
+                     .heads = heads[below(5)],
                      .multiprocessors = 132};
     l.max_tokens = l.max_seqs + below(600);
     const bool prefill = round % 2;
@@ -54,11 +56,10 @@ TEST(FlashinferMlaSchedule, EveryRowMeetsEveryKeyItSees) {
     // By row of the output: the end of the keys that have been met, in order; and partial rows.
     const int32_t tile = 64 * s.cluster;
     std::unordered_map<int32_t, std::map<int32_t, int32_t>> keys;  // by row: begin to end
-    std::unordered_map<int32_t, int32_t> partials;       // partial row: output row
+    std::unordered_map<int32_t, int32_t> partials;                 // partial row: output row
     std::map<int32_t, int32_t> direct;
     for (int32_t i = 0; i < items; ++i) {
-      const int32_t rows =
-          std::min(tile, work(kQLen, i) * l.heads - work(kQStart, i));
+      const int32_t rows = std::min(tile, work(kQLen, i) * l.heads - work(kQStart, i));
       ASSERT_GT(rows, 0);
       EXPECT_TRUE(work(kKvLen, i) == 0 || work(kQLen, i) <= work(kKvLen, i));
       for (int32_t r = 0; r < rows; ++r) {

@@ -6,28 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
-#include <bit>
-
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/mask.cuh>
-#include <flashinfer/utils.cuh>
-// How many keys a block has at a time FlashInfer decides when it runs, by the GPU's shared memory,
-// and so compiles four kernels for each tile. Those with 164 KiB or more (sm80, sm90, sm100) all
-// come to the same one, which the smaller (sm86, sm89) can run too.
-#undef DISPATCH_NUM_MMA_KV
-#define DISPATCH_NUM_MMA_KV(max_mma_kv, NUM_MMA_KV, ...)                                           \
-  {                                                                                                \
-    constexpr uint32_t kShared = 164 * 1024 / 2 - CTA_TILE_Q * HEAD_DIM_QK * sizeof(DTypeQ);       \
-    constexpr uint32_t kMost =                                                                     \
-        kShared / ((HEAD_DIM_QK + HEAD_DIM_VO) * 16 * NUM_WARPS_KV * sizeof(DTypeKV));             \
-    constexpr uint32_t kOfRegisters = 8 / NUM_MMA_Q;                                               \
-    constexpr uint32_t NUM_MMA_KV = ::std::bit_floor(kMost < kOfRegisters ? kMost : kOfRegisters); \
-    static_cast<void>(max_mma_kv);                                                                 \
-    __VA_ARGS__                                                                                    \
-  }
-#include <flashinfer/attention/prefill.cuh>
-#include <flashinfer/attention/variant_helper.cuh>
 
+#include "attention/backends/flashinfer/cuda/prefill.cuh"
 #include "attention/backends/flashinfer/cuda/tanh.cuh"
 #include "attention/backends/flashinfer/launches.h"
 
@@ -44,7 +26,8 @@ struct TileParams : fi::BatchPrefillPagedParams<nv_bfloat16, KV, nv_bfloat16, in
   __host__ __device__ __forceinline__ uint32_t get_kv_len(uint32_t s) const { return kv_lens[s]; }
 };
 
-// kGeneral decides every key by itself; otherwise the kernel has cut what lies behind a query.
+// kGeneral decides every key by itself; otherwise the kernel has cut what lies behind a query, and
+// asks about the last keys of a tile only. Masks of their own kinds: they cost registers.
 template <TileKind kKind>
 struct TileVariant : fi::AttentionVariantBase {
   static constexpr bool use_softmax = true;
@@ -75,20 +58,16 @@ struct TileVariant : fi::AttentionVariantBase {
   })
 
   REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+    if constexpr (kKind == TileKind::kCausal || kKind == TileKind::kSoftCap) {
+      return kv_idx + qo_len + window_left >= kv_len + qo_idx;
+    }
+    // A tile has rows beyond its queries.
+    if (qo_idx >= qo_len || kv_idx >= kv_len) return false;
     const int32_t prefix = static_cast<int32_t>(kv_len) - static_cast<int32_t>(qo_len);
     const int32_t key = static_cast<int32_t>(kv_idx);
-    // This sequence's words; a tile has rows beyond its queries.
-    const uint64_t* tree = nullptr;
-    if (params.tree) {
-      if (qo_idx >= qo_len) return false;
-      tree = params.tree + params.q_indptr[batch_idx];
-    }
-    if constexpr (!kGeneral) {
-      if (tree && key >= prefix && !((tree[qo_idx] >> (key - prefix)) & 1)) return false;
-      return kv_idx + qo_len + window_left >= kv_len + qo_idx;
-    } else {
-      if (kv_idx >= kv_len) return false;
-      const bool in_tree = tree && key >= prefix;
+    const uint64_t* tree = params.tree ? params.tree + params.q_indptr[batch_idx] : nullptr;
+    const bool in_tree = tree && key >= prefix;
+    if constexpr (kGeneral) {
       if (params.window_left >= 0) {
         const int32_t at =
             prefix + (tree ? __popcll(tree[qo_idx]) - 1 : static_cast<int32_t>(qo_idx));
@@ -96,9 +75,9 @@ struct TileVariant : fi::AttentionVariantBase {
         if (at - key_at > params.window_left) return false;
       }
       if (!params.causal) return true;
-      if (in_tree) return ((tree[qo_idx] >> (key - prefix)) & 1) != 0;
-      return tree != nullptr || key <= prefix + static_cast<int32_t>(qo_idx);
     }
+    if (in_tree) return ((tree[qo_idx] >> (key - prefix)) & 1) != 0;
+    return tree != nullptr || key <= prefix + static_cast<int32_t>(qo_idx);
   })
 };
 

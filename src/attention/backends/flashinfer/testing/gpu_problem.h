@@ -83,6 +83,7 @@ struct ProblemOptions {
   bool page_padding = false;  // bytes between the pool's pages
   bool token_major = false;
   int32_t spare_pages = 0;  // of each sequence, beyond what kv_len needs
+  int32_t out_gap = 0;      // elements between the output's rows
   uint64_t seed = 1;
 };
 
@@ -98,7 +99,8 @@ class Problem {
   int32_t v_dim() const { return o.latent ? 512 : o.head_dim; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(o.latent ? 192 : qk_dim())); }
   int32_t num_tokens() const { return q_indptr.back(); }
-  int64_t out_elems() const { return int64_t{num_tokens()} * o.q_heads * v_dim(); }
+  int64_t out_stride() const { return int64_t{o.q_heads} * v_dim() + o.out_gap; }
+  int64_t out_elems() const { return num_tokens() * out_stride(); }
   int64_t q_stride() const { return int64_t{o.q_heads} * qk_dim() + 64; }  // as in a fused row
 
   Batch batch() const {
