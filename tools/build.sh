@@ -13,6 +13,8 @@ case $preset in release | debug)
   # Its headers come with tools/setup.sh.
   [[ $(cuda_wanted) == ON && -d build/flashinfer ]] && flashinfer=ON || flashinfer=OFF
   options+=("-DATTUNE_FLASHINFER:BOOL=$flashinfer")
+  [[ $(cuda_wanted) == ON && -d build/cudnn/include ]] && cudnn=ON || cudnn=OFF
+  options+=("-DATTUNE_CUDNN:BOOL=$cudnn")
   [[ -z ${CUDA_ARCHS:-} ]] || options+=("-DATTUNE_CUDA_ARCHS:STRING=$CUDA_ARCHS")
   ;;
 esac

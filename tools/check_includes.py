@@ -32,6 +32,7 @@ HOUSE = {
     "src/attention": (["src/ops", "src/device", "src/kv/layout"], ["cuda"]),
     "src/attention/backends/flashinfer": (["src/attention"], ["cuda", "flashinfer"]),
     "src/attention/backends/flashinfer_mla": (["src/attention"], ["cuda", "flashinfer"]),
+    "src/attention/backends/cudnn": (["src/attention"], ["cuda", "cudnn"]),
     "src/resolve": (["src/attention/capabilities.h", "src/attention/order.h", "src/kv/layout"], []),
     "src/model": (["src/attention", "src/ops", "src/device", "src/kv/layout", "src/formats"], []),
     "src/sched": (["src/kv/layout", "src/kv/pool", "src/kv/index", "src/kv/policy"], []),
@@ -57,7 +58,8 @@ LIBRARIES = {  # first path component or file -> library
     "prometheus": "prometheus", "pcre2.h": "pcre2", "xgrammar": "xgrammar", "hiredis": "hiredis",
     "liburing.h": "liburing", "xxhash.h": "xxhash", "cutlass": "cutlass", "cute": "cutlass",
     "cuda.h": "cuda", "cuda_runtime.h": "cuda", "cuda_fp16.h": "cuda", "cuda_bf16.h": "cuda",
-    "cublasLt.h": "cublas", "flashinfer": "flashinfer", "dnnl.h": "dnnl", "oneapi": "dnnl", "gtest": "gtest", "gmock": "gmock",
+    "cublasLt.h": "cublas", "cudnn.h": "cudnn", "cudnn_frontend.h": "cudnn", "flashinfer": "flashinfer",
+    "dnnl.h": "dnnl", "oneapi": "dnnl", "gtest": "gtest", "gmock": "gmock",
     "benchmark": "benchmark",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/setup.sh [build] [test] [fuzz] [format] [tidy]: installs what is missing for these purposes.
-#   build   compilers and libraries (Debian), the model; FlashInfer's headers where CUDA is wanted
+#   build   compilers and libraries (Debian), the model; FlashInfer's and cuDNN's headers where CUDA is wanted
 #   test    a browser, real clients in build/venv, vocabularies of other models
 #   fuzz    clang and its runtime; format, tidy: clang's tools
 # What is there already is left alone; without root, what is missing is listed and nothing is done.
@@ -16,7 +16,7 @@ for purpose in "$@"; do
   case $purpose in
     build)
       fetch_model
-      [[ $(cuda_wanted) == OFF ]] || fetch_flashinfer
+      [[ $(cuda_wanted) == OFF ]] || { fetch_flashinfer && fetch_cudnn_headers; }
       ;;
     test)
       install_clients

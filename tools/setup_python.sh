@@ -4,6 +4,7 @@ readonly kModel=build/models/smollm2-135m-instruct-q4_1.gguf
 readonly kModelSha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 readonly kVocabs=build/test-data/vocabs
 readonly kFlashinfer=build/flashinfer
+readonly kCudnn=build/cudnn/include
 
 # One section of the lock.
 locked_section() {
@@ -87,6 +88,34 @@ with zipfile.ZipFile(wheel) as z:
 PY
   rm -rf "$download"
   mv "$kFlashinfer.part" "$kFlashinfer"
+  leave_stamp "$(basename "$stamp")"
+}
+
+# Include folders out of two wheels: the frontend's, and cuDNN's own of the smallest package that has them (its
+# libraries, which only build kernels at run time, are not kept: docs/cuda.md tells where cuDNN is looked for).
+fetch_cudnn_headers() {
+  local stamp download
+  stamp=$(stamp_of cudnn)
+  [[ -f $stamp && -d $kCudnn ]] && return
+  say "Fetching cuDNN's headers (86 MB)"
+  make_venv build/venv
+  download=$(mktemp -d)
+  pip_locked cudnn download --only-binary :all: --dest "$download"
+  rm -rf "$kCudnn" "$kCudnn.part"
+  build/venv/bin/python - "$download" "$kCudnn.part" <<'PY'
+import pathlib, sys, zipfile
+FOLDERS = ("include/", "nvidia/cudnn_jit/include/")
+for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
+    with zipfile.ZipFile(wheel) as z:
+        for name in z.namelist():
+            folder = next((f for f in FOLDERS if name.startswith(f)), None)
+            if folder and name.endswith((".h", ".hpp", "LICENSE.MIT")):
+                target = pathlib.Path(sys.argv[2], name.removeprefix(folder))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(z.read(name))
+PY
+  rm -rf "$download"
+  mv "$kCudnn.part" "$kCudnn"
   leave_stamp "$(basename "$stamp")"
 }
 

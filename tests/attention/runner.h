@@ -45,8 +45,8 @@ class Runner {
  public:
   // isa kCuda: the first GPU, which must be there.
   Runner(const std::string& backend, const std::string& isa, int threads);
-  // Plans and runs one layer. Rows of the output lie apart, and the gaps between them are checked
-  // to be untouched; the workspace is full of NaN.
+  // Plans and runs one layer. What lies around the output's rows is checked to be untouched, and
+  // between them where they lie apart; the workspace is full of NaN.
   Output run(const Problem& problem, Phase phase, const LayerParams& layer,
              tensor::DType out_dtype = tensor::DType::kF32, const Tuning& tuning = {}) const;
   Output run(const Problem& problem, Phase phase = Phase::kPrefill) const {

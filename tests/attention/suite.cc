@@ -83,7 +83,9 @@ Suite::Suite()
 void Suite::SetUp() {
   if (GetParam().isa == kCuda && !gpu_missing().empty()) GTEST_SKIP() << gpu_missing();
   const Arch arch = arch_of(runner_.device().info());
-  if (!holds(caps().archs, arch)) skip_undeclared(arch_name(arch));
+  if (!holds(caps().archs, arch)) return skip_undeclared(arch_name(arch));
+  const Support support = runner_.backend().supports({});  // its library may be missing here
+  if (!support.ok()) GTEST_SKIP() << support.reasons.front();
 }
 
 void Suite::expect_same(const Output& got, const Output& want, const Shape& shape,

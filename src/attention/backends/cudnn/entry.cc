@@ -1,11 +1,13 @@
-// cuDNN's fused attention through its frontend; this file tells what it offers.
+// What it offers, also to builds without it; the rest is in cuda/.
+#include "attention/backends/cudnn/cudnn_backend.h"
 #include "attention/registry.h"
 
 namespace attune::attention {
+namespace cudnn {
 
 using tensor::DType;
 
-BackendEntry cudnn_backend() {
+Capabilities capabilities() {
   Capabilities c;
   c.name = "cudnn";
   c.archs = {Arch::kSm80, Arch::kSm89, Arch::kSm90, Arch::kSm100};
@@ -15,10 +17,20 @@ BackendEntry cudnn_backend() {
   c.q_dtypes = {DType::kBF16, DType::kF16};
   c.kv_dtypes = {DType::kBF16, DType::kF16};
   c.page_sizes = {16, 32, 64, 128};
-  c.lse_out = true;
+  c.window = c.lse_out = true;
   // Which kernel its heuristics take depends on the batch.
   c.batch_invariant = false;
-  return {c, "built without cuDNN"};
+  return c;
+}
+
+}  // namespace cudnn
+
+BackendEntry cudnn_backend() {
+#ifdef ATTUNE_CUDNN
+  return {cudnn::capabilities(), "", cudnn::create};
+#else
+  return {cudnn::capabilities(), "built without cuDNN's headers"};
+#endif
 }
 
 }  // namespace attune::attention

@@ -1,0 +1,20 @@
+// A batch's arrays as cuDNN wants them: lengths and offsets by sequence, and a dense page table.
+#pragma once
+
+#include "attention/backend.h"
+
+namespace attune::attention::cudnn {
+
+struct Tables {
+  int32_t *q_len, *kv_len;           // [rows]
+  int32_t *q_offsets, *lse_offsets;  // [rows + 1], elements: tokens * q_width, tokens * q_heads
+  int32_t* pages;                    // [rows, pitch]; entries beyond a sequence's pages stay
+  int32_t rows, pitch;
+  int32_t q_width, q_heads;
+};
+
+// Sequences from `num_seqs` on are without rows and keys. Inside Stream::launch.
+void fill_tables(const Batch::Arrays& from, int32_t num_seqs, int32_t page_size, const Tables& to,
+                 device::Stream& stream);
+
+}  // namespace attune::attention::cudnn
