@@ -144,7 +144,7 @@ namespace {
 
 constexpr char kGuard = 0x5b;
 
-// Rows of floats of some type with `gap` guard elements after each and a guard row at both ends.
+// Rows of floats of some type, `gap` guard elements after each and a guard row at both ends.
 class GuardedRows {
  public:
   GuardedRows(int64_t rows, int64_t width, DType dtype, int64_t gap)
