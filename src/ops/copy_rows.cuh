@@ -11,8 +11,8 @@ constexpr uint32_t kCopyThreads = 256;
 template <typename Unit>
 __global__ void __launch_bounds__(kCopyThreads)
     copy_rows_kernel(const Unit* x, int64_t ldx, const int32_t* rows, int64_t units, Unit* out) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t i = int64_t{blockIdx.y} * kCopyThreads + threadIdx.x;
   if (i < units) out[blockIdx.x * units + i] = x[rows[blockIdx.x] * ldx + i];
 }

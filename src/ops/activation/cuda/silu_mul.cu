@@ -17,8 +17,8 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
 // A thread makes N neighbours. Grid: rows, pieces of a row.
 template <typename In, typename Out, int N>
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t row = blockIdx.x;
   const int64_t i = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (i >= p.n) return;

@@ -8,8 +8,8 @@ constexpr uint32_t kThreads = 256;
 
 template <int N>
 __global__ void __launch_bounds__(kThreads) soft_cap_kernel(SoftCapParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (i >= p.count) return;
   float x[N];

@@ -95,8 +95,8 @@ __device__ __forceinline__ bool known(const EmbedParams& p, int32_t id) {
 template <DType kType>
 __global__ void __launch_bounds__(kThreads)
     embed_blocks(EmbedParams p, int32_t block_elems, int32_t block_bytes) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t token = blockIdx.x;
   const int at = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kRun;
   if (at >= p.hidden) return;
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) embed_elements(EmbedParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t token = blockIdx.x;
   const int at = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * N;
   if (at >= p.hidden) return;

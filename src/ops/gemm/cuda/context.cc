@@ -14,6 +14,12 @@ constexpr int64_t kWorkspaceBytes = 32 << 20;     // what the library's Hopper k
 constexpr int64_t kMostScratchBytes = 256 << 20;  // larger weights pass in parts
 constexpr int32_t kPinnedRows = 256;              // m at which the deterministic algorithm is found
 constexpr int kCandidates = 16;
+// Smaller weights cost less than the launch around them.
+constexpr int64_t kWorthTuning = 4 << 20;
+constexpr int64_t kMostTuningBytes = int64_t{1} << 30;
+constexpr int32_t kDecodeRows = 512;  // above, a product is bound by arithmetic and its time is long
+// Ends of ranges (range_end).
+constexpr int32_t kTunedRows[] = {32, 48, 64, 128, 192, 256, 8192};
 
 // The largest power of two up to 16 that divides both.
 int32_t alignment(const void* p, int64_t stride_bytes) {
@@ -114,17 +120,28 @@ Status CudaContext::reserve_scratch(int64_t n, int64_t k, device::Device& device
   return {};
 }
 
-// The best candidate that keeps the conditions; null: none does.
-const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Call& call,
-                                                   const Key& key) {
-  std::lock_guard lock(mutex_);
-  if (const auto known = algorithms_.find(key); known != algorithms_.end()) return &known->second;
+CudaContext::Key CudaContext::key_of(const Product& p) {
+  const int64_t in = p.f32 ? 4 : 2, out = p.y_bf16 ? 2 : 4;
+  const int64_t batched = p.batch > 1 ? -1 : 0;  // all bits, for strides that count
+  return {.n = p.n,
+          .k = p.k,
+          .m = p.deterministic ? kPinnedRows : range_end(p.m),
+          .batch = p.batch,
+          .w_align = alignment(p.w, (p.ldw | (p.w_stride & batched)) * in),
+          .x_align = alignment(p.x, (p.ldx | (p.x_stride & batched)) * in),
+          .y_align = alignment(p.y, (p.ldy | (p.y_stride & batched)) * out),
+          .f32 = p.f32,
+          .y_bf16 = p.y_bf16,
+          .deterministic = p.deterministic};
+}
+
+std::vector<cublasLtMatmulAlgo_t> CudaContext::candidates(const Product& p, const Key& key) const {
   cublasLtMatmulPreferenceOpaque_t preference{};
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
     return Call::ok(api_.preference_set(&preference, what, &value, sizeof value));
   };
   const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-  Call at = call;
+  Call at;
   if (!at.set(api_, p, key.m) || !Call::ok(api_.preference_init(&preference, sizeof preference)) ||
       !prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes}) ||
       !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(key.w_align)) ||
@@ -132,12 +149,12 @@ const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Call&
       !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(key.y_align)) ||
       !prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(key.y_align)) ||
       (key.deterministic && !prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, no_reduction)))
-    return nullptr;
+    return {};
   cublasLtMatmulHeuristicResult_t found[kCandidates];
   int count = 0;
   if (!Call::ok(api_.heuristic(handle_, &at.op, &at.w, &at.x, &at.y, &at.y, &preference,
                                kCandidates, found, &count)))
-    return nullptr;
+    return {};
   const auto serves = [&](const cublasLtMatmulHeuristicResult_t& result) {
     if (result.state != CUBLAS_STATUS_SUCCESS) return false;
     if (!key.deterministic) return true;
@@ -158,34 +175,110 @@ const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Call&
     }
     return true;
   };
-  const auto best = std::find_if(found, found + count, serves);
-  if (best == found + count) return nullptr;
-  return &algorithms_.emplace(key, best->algo).first->second;
+  std::vector<cublasLtMatmulAlgo_t> all;
+  for (int i = 0; i < count; ++i)
+    if (serves(found[i])) all.push_back(found[i].algo);
+  return all;
+}
+
+// What was timed, else the likeliest; null: there is none.
+const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Key& key) {
+  std::lock_guard lock(mutex_);
+  if (const auto known = algorithms_.find(key); known != algorithms_.end()) return &known->second;
+  const std::vector<cublasLtMatmulAlgo_t> all = candidates(p, key);
+  return all.empty() ? nullptr : &algorithms_.emplace(key, all[0]).first->second;
+}
+
+bool CudaContext::launch(const Product& p, const cublasLtMatmulAlgo_t& algo,
+                         device::Stream& stream) {
+  Call call;
+  if (!call.set(api_, p, p.m)) return false;
+  const float alpha = 1;
+  return Call::ok(api_.matmul(handle_, &call.op, &alpha, p.w, &call.w, p.x, &call.x, &p.beta, p.y,
+                              &call.y, p.y, &call.y, &algo, workspace_.data(), kWorkspaceBytes,
+                              static_cast<cudaStream_t>(stream.native())));
 }
 
 bool CudaContext::multiply(const Product& p, device::Stream& stream) {
-  const int64_t in = p.f32 ? 4 : 2, out = p.y_bf16 ? 2 : 4;
-  const int64_t batched = p.batch > 1 ? -1 : 0;  // all bits, for strides that count
-  const Key key{.n = p.n,
-                .k = p.k,
-                .m = p.deterministic ? kPinnedRows : range_end(p.m),
-                .batch = p.batch,
-                .w_align = alignment(p.w, (p.ldw | (p.w_stride & batched)) * in),
-                .x_align = alignment(p.x, (p.ldx | (p.x_stride & batched)) * in),
-                .y_align = alignment(p.y, (p.ldy | (p.y_stride & batched)) * out),
-                .f32 = p.f32,
-                .y_bf16 = p.y_bf16,
-                .deterministic = p.deterministic};
-  Call call;
-  if (!call.set(api_, p, p.m)) return false;
-  const cublasLtMatmulAlgo_t* algo = algorithm(p, call, key);
+  const cublasLtMatmulAlgo_t* algo = algorithm(p, key_of(p));
   if (algo == nullptr) return false;
   stream.record_launch("cublasLtMatmul", {0, 0, 0}, {0, 0, 0},
                        {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"batch", p.batch}});
-  const float alpha = 1;
-  return Call::ok(api_.matmul(handle_, &call.op, &alpha, p.w, &call.w, p.x, &call.x, &p.beta, p.y,
-                              &call.y, p.y, &call.y, algo, workspace_.data(), kWorkspaceBytes,
-                              static_cast<cudaStream_t>(stream.native())));
+  return launch(p, *algo, stream);
+}
+
+// Cold each time, as a step's weights are: `flush` is written in between.
+void CudaContext::tune_rows(const Product& p, const device::Buffer& flush,
+                            device::Stream& stream) {
+  const auto native = static_cast<cudaStream_t>(stream.native());
+  const Key key = key_of(p);
+  std::vector<cublasLtMatmulAlgo_t> all = candidates(p, key);
+  const bool large = p.m > kDecodeRows;
+  all.resize(std::min<size_t>(all.size(), large ? 4 : kCandidates));
+  cudaEvent_t begin = nullptr, end = nullptr;
+  if (cudaEventCreate(&begin) != cudaSuccess) return;
+  if (cudaEventCreate(&end) == cudaSuccess) {
+    float best = 0;
+    for (const cublasLtMatmulAlgo_t& algo : all) {
+      float mine = 0;
+      for (int i = 0; i < (large ? 3 : 5); ++i) {  // the first is not counted
+        stream.fill(flush.data(), static_cast<uint8_t>(i), flush.bytes());
+        cudaEventRecord(begin, native);
+        const bool launched = launch(p, algo, stream);
+        cudaEventRecord(end, native);
+        float took = 0;
+        if (!launched || cudaEventSynchronize(end) != cudaSuccess ||
+            cudaEventElapsedTime(&took, begin, end) != cudaSuccess) {
+          mine = 0;
+          break;
+        }
+        if (i > 0) mine = mine == 0 ? took : std::min(mine, took);
+      }
+      if (mine == 0 || (best > 0 && mine >= best)) continue;
+      best = mine;
+      std::lock_guard lock(mutex_);
+      algorithms_.insert_or_assign(key, algo);
+    }
+    cudaEventDestroy(end);
+  }
+  cudaEventDestroy(begin);
+}
+
+void CudaContext::tune(const void* w, int32_t n, int32_t k, device::Device& device,
+                       device::Stream& stream) {
+  if (int64_t{n} * k < kWorthTuning || !tuned_.emplace(n, k).second) return;
+  const auto y_bytes = [&](int64_t m) { return m * n * 4; };
+  int32_t most = 0;
+  for (const int32_t m : kTunedRows)
+    if (y_bytes(m) <= kMostTuningBytes) most = std::max(most, m);
+  auto x = device.allocate(int64_t{most} * k * 2, "products to be timed");
+  auto y = device.allocate(y_bytes(most), "products to be timed");
+  auto flush = device.allocate(2 * info_.l2_bytes, "products to be timed");
+  if (!x.ok() || !y.ok() || !flush.ok()) return;  // the library's estimates remain
+  stream.fill(x->data(), 0x3c, x->bytes());       // 0.0115 as bfloat16: no zeros, which are faster
+  for (const int32_t m : kTunedRows) {
+    if (m > most) continue;
+    for (const bool y_bf16 : {false, true})
+      tune_rows({.n = n,
+                 .k = k,
+                 .m = m,
+                 .f32 = false,
+                 .y_bf16 = y_bf16,
+                 .w = w,
+                 .ldw = k,
+                 .w_stride = 0,
+                 .x = x->data(),
+                 .ldx = k,
+                 .x_stride = 0,
+                 .y = y->data(),
+                 .ldy = n,
+                 .y_stride = 0,
+                 .batch = 1,
+                 .beta = y_bf16 ? 0.0f : 1.0f,
+                 .deterministic = false},
+                *flush, stream);
+  }
+  stream.synchronize();
 }
 
 }  // namespace attune::ops::gemm

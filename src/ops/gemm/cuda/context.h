@@ -7,6 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "device/cuda/library.h"
 #include "device/device.h"
@@ -40,6 +43,10 @@ class CudaContext {
   // Room for at least a part of [n, k] in bfloat16. Before the first launch that uses it.
   Status reserve_scratch(int64_t n, int64_t k, device::Device& device);
   const device::Buffer& scratch() const { return scratch_; }
+  // Times the library's algorithms for a bfloat16 weight [n, k] where they differ most, at rows of
+  // decode batches and of whole prompt chunks, and keeps the fastest for all weights of its shape.
+  // What is not timed goes by the library's own estimate. Returns when done.
+  void tune(const void* w, int32_t n, int32_t k, device::Device& device, device::Stream& stream);
   // False, and nothing launched: the library has no algorithm.
   bool multiply(const Product& p, device::Stream& stream);
 
@@ -70,7 +77,12 @@ class CudaContext {
 
   explicit CudaContext(const device::DeviceInfo& info) : info_(info) {}
   Status open(device::Device& device);
-  const cublasLtMatmulAlgo_t* algorithm(const Product& p, const Call& call, const Key& key);
+  static Key key_of(const Product& p);
+  // Those that keep the conditions, the likeliest first.
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Product& p, const Key& key) const;
+  const cublasLtMatmulAlgo_t* algorithm(const Product& p, const Key& key);
+  bool launch(const Product& p, const cublasLtMatmulAlgo_t& algo, device::Stream& stream);
+  void tune_rows(const Product& p, const device::Buffer& flush, device::Stream& stream);
 
   device::DeviceInfo info_;
   std::unique_ptr<device::Library> library_;  // closed after all that comes from it
@@ -79,6 +91,7 @@ class CudaContext {
   device::Buffer workspace_, scratch_;
   std::mutex mutex_;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+  std::set<std::pair<int32_t, int32_t>> tuned_;
 };
 
 }  // namespace attune::ops::gemm

@@ -327,6 +327,8 @@ Result<PackedWeight> cuda::pack_weight(const std::vector<tensor::TensorView>& pa
     }
     stream.synchronize();
     ATTUNE_RETURN_IF_ERROR(stream.status());
+    if (layout == CudaLayout::kBF16)
+      weight.cuda->tune(weight.data.data(), weight.n, weight.k, device, stream);
     return weight;
   }
   const int64_t tile_bytes = weight_bytes(layout, kTileRows, k);
@@ -340,6 +342,8 @@ Result<PackedWeight> cuda::pack_weight(const std::vector<tensor::TensorView>& pa
     stream.synchronize();
     ATTUNE_RETURN_IF_ERROR(stream.status());
   }
+  if (layout == CudaLayout::kBF16)
+    weight.cuda->tune(weight.data.data(), weight.n, weight.k, device, stream);
   return weight;
 }
 

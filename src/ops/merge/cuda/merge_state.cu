@@ -10,8 +10,8 @@ constexpr uint32_t kWarps = 4;
 
 // A warp per row; the same arithmetic as the CPU's merge_row.
 __global__ void __launch_bounds__(kWarps * 32) merge_rows(MergeStateParams p, int64_t rows) {
-  device::pdl_wait();
   device::pdl_trigger();
+  device::pdl_wait();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row >= rows) return;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);

@@ -10,8 +10,8 @@ constexpr uint32_t kThreads = 256;
 // Grid: tokens, pieces of a row.
 template <int N>
 __global__ void __launch_bounds__(kThreads) combine_kernel(MoeCombineParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t token = blockIdx.x;
   const int64_t i = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (i >= p.n) return;

@@ -146,8 +146,8 @@ __device__ __forceinline__ void score(const MoeRouteParams& p, const float* logi
 template <int V>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp) route_kernel(MoeRouteParams p) {
   extern __shared__ uint32_t shared[];
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarp);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;

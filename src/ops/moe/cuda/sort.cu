@@ -31,8 +31,8 @@ __device__ __forceinline__ void load_ids(const int32_t* from, int64_t i, int64_t
 // a run of neighbours.
 __global__ void __launch_bounds__(kMaxThreads) sort_kernel(MoeSortParams p) {
   __shared__ int32_t partials[kMaxThreads / kWarp], of_warp[kMaxThreads / kWarp];
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const auto expert = static_cast<int32_t>(blockIdx.x);
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarp);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);

@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
     const int i = static_cast<int>(threadIdx.x + u * blockDim.x);
     if (i < vecs) load(p.weight + i * 4, weight[u]);
   }
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t row = blockIdx.x;
   const float* from = p.x + row * p.ldx;
 #pragma unroll
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
 template <typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_any_row(RmsNormParams p) {
   __shared__ float partials[kMaxThreads / kWarp];
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t row = blockIdx.x;
   const float* x = p.x + row * p.ldx;
   float sum = 0;

@@ -9,8 +9,8 @@ constexpr uint32_t kThreads = 256;
 // Grid: rows, pieces of a row. A thread makes N neighbours of one head.
 template <typename Out, int N>
 __global__ void __launch_bounds__(kThreads) cast_kernel(CastParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t row = blockIdx.x;
   const auto at = static_cast<int32_t>((blockIdx.y * kThreads + threadIdx.x) * N);
   const int32_t head = at / p.n, i = at % p.n;

@@ -16,8 +16,8 @@ __device__ __forceinline__ int64_t row_offset(int64_t position, int32_t page_siz
 template <typename Kv>
 __global__ void __launch_bounds__(kThreads) latent_append_kernel(LatentAppendParams p) {
   __shared__ float partials[kThreads / kWarp];
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t token = blockIdx.x;
   const int64_t slot = p.slot_mapping[token];
   if (slot < 0) return;  // of all threads alike
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads) latent_append_kernel(LatentAppendPar
 // A block per row.
 template <typename Kv, typename Latent>
 __global__ void __launch_bounds__(kThreads) latent_gather_kernel(LatentGatherParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t row = blockIdx.x;
   const int64_t position = p.positions[row];
   const Kv* from = reinterpret_cast<const Kv*>(

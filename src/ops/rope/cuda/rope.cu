@@ -10,8 +10,8 @@ constexpr uint32_t kThreads = 256;
 // x.
 template <typename Out>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int32_t half = p.rot_dim / 2;
   const auto index = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
   const int64_t token = blockIdx.x;

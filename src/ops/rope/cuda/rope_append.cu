@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads) append_units(RopeAppendParams p, int
     load(weight + a, w[0]);
     load(weight + b, w[1]);
   }
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   char* page = nullptr;
   float square = 0;
   if (active) {
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kThreads) append_units(RopeAppendParams p, int
 // Any head size and alignment: a warp per head.
 template <typename In, typename Kv>
 __global__ void __launch_bounds__(kThreads) append_elements(RopeAppendParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const auto warp = static_cast<int32_t>((blockIdx.y * kThreads + threadIdx.x) / kWarp);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
   const Head head = head_at(p, warp);

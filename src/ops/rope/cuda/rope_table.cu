@@ -8,8 +8,8 @@ constexpr uint32_t kThreads = 128;
 
 // As on the CPU: the angle is rounded to float32 as in transformers, its cosine and sine are exact.
 __global__ void __launch_bounds__(kThreads) rope_table_kernel(RopeTableParams p) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int32_t half = p.rot_dim / 2;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= int64_t{p.tokens} * half) return;

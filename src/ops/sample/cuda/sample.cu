@@ -370,8 +370,8 @@ __device__ void store_token(const SampleArgs& a, int64_t i, int32_t place_id, in
 __global__ void __launch_bounds__(kGreedyThreads) greedy_kernel(SampleArgs a) {
   __shared__ Peak of_warp[kGreedyThreads / kWarp];
   __shared__ bool is_last;
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t i = blockIdx.x / kGreedyBlocks;
   const auto block = static_cast<int32_t>(blockIdx.x % kGreedyBlocks);
   const int32_t place_id = a.places[i];
@@ -473,8 +473,8 @@ __device__ void sample_row(const SampleArgs& a, int64_t i, int32_t place_id, flo
 __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a, int32_t n) {
   extern __shared__ __align__(16) float slice[];
   __shared__ Shared s;
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   Reducer reducer(&s.reducer);
   const auto clusters = static_cast<int32_t>(gridDim.x) / cluster_size();
   for (auto i = static_cast<int32_t>(blockIdx.x) / cluster_size(); i < n; i += clusters) {
@@ -487,8 +487,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a, in
 __global__ void __launch_bounds__(kRowThreads, 2) logprobs_kernel(LogprobArgs a) {
   extern __shared__ __align__(16) float slice[];
   __shared__ Shared s;
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const int64_t i = blockIdx.x / cluster_size();
   const float* logits = a.logits + i * a.vocab;
   SampledRow* out = a.out + i;
@@ -513,8 +513,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) logprobs_kernel(LogprobArgs a)
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const int32_t* ids, int32_t n, int32_t first_output, int32_t vocab,
                  uint32_t* counts) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= n) return;
   const int32_t id = ids[i];
@@ -528,8 +528,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     fill_ids_kernel(int32_t* ids, int32_t n, const int32_t* last_tokens) {
-  pdl_wait();
   pdl_trigger();
+  pdl_wait();
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (i < n && ids[i] < 0) ids[i] = last_tokens[-1 - ids[i]];
 }
