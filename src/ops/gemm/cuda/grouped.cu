@@ -27,9 +27,6 @@ using ManyRowsOfCodes = TileShape<128, 128, 2, 4, 5, 1>;  // more registers
 
 constexpr int kRowBytes = kBlockK * 2;  // of a stage
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),

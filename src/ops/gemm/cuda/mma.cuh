@@ -8,6 +8,10 @@
 
 namespace attune::ops::gemm {
 
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // c += a * b of bfloat16. Of lane 4g + t: a holds rows g (0, 2) and g + 8 (1, 3), k 2t, 2t + 1 and
 // (2, 3) k 2t + 8, 2t + 9; b column g, the same k; c rows g (0, 1), g + 8 (2, 3), columns 2t,
 // 2t + 1. Any other order of k will do, as long as a and b share it.
