@@ -3,8 +3,10 @@
 #   The library attune_NAME's .cc files may call the CUDA runtime.
 # attune_cuda_library(NAME SOURCES ... [DEPS ...] [ARCHS ...])
 #   A static library of kernels (.cu), for ATTUNE_CUDA_ARCHS unless told.
-# attune_gpu_test(NAME SOURCES ... DEPS ...)
-#   One test program attune_gpu_NAME_test, whose tests are skipped where no GPU is; `gpu_bundle` holds them all.
+# attune_gpu_test(NAME SOURCES ... DEPS ... [LINK_OPTIONS ...])
+#   Tests that are skipped where no GPU is: part of attune_gpu_test, and on request a program attune_gpu_NAME_test.
+# attune_gpu_test_program()
+#   attune_gpu_test, all of them in one program, so that the kernels are in `gpu_bundle` once besides attune's.
 
 set(ATTUNE_CUDA_ARCHS 90a CACHE STRING "GPU architectures to build for, e.g. 80;89;90a")
 
@@ -50,8 +52,33 @@ function(attune_gpu_test name)
   if(NOT ATTUNE_TESTS)
     return()
   endif()
-  attune_test(gpu_${name} ${ARGN} LABELS gpu)
-  attune_bundled(attune_gpu_${name}_test)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS;LINK_OPTIONS" ${ARGN})
+  list(TRANSFORM A_DEPS PREPEND attune_)
+  set(objects attune_gpu_${name}_objects)
+  add_library(${objects} OBJECT ${A_SOURCES})
+  target_link_libraries(${objects} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest CUDA::cudart_static)
+  target_compile_definitions(${objects} PRIVATE ATTUNE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_property(GLOBAL APPEND PROPERTY ATTUNE_GPU_OBJECTS $<TARGET_OBJECTS:${objects}>)
+  set_property(GLOBAL APPEND PROPERTY ATTUNE_GPU_DEPS ${A_DEPS})
+  set_property(GLOBAL APPEND PROPERTY ATTUNE_GPU_LINK_OPTIONS ${A_LINK_OPTIONS})
+  add_executable(attune_gpu_${name}_test EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${objects}>)
+  target_link_libraries(attune_gpu_${name}_test PRIVATE ${A_DEPS} GTest::gmock GTest::gtest_main CUDA::cudart_static)
+  target_link_options(attune_gpu_${name}_test PRIVATE ${A_LINK_OPTIONS})
+endfunction()
+
+function(attune_gpu_test_program)
+  if(NOT ATTUNE_TESTS)
+    return()
+  endif()
+  foreach(what OBJECTS DEPS LINK_OPTIONS)
+    get_property(${what} GLOBAL PROPERTY ATTUNE_GPU_${what})
+  endforeach()
+  list(REMOVE_DUPLICATES DEPS)
+  add_executable(attune_gpu_test ${OBJECTS})
+  target_link_libraries(attune_gpu_test PRIVATE ${DEPS} GTest::gmock GTest::gtest_main CUDA::cudart_static)
+  target_link_options(attune_gpu_test PRIVATE ${LINK_OPTIONS})
+  gtest_discover_tests(attune_gpu_test TEST_PREFIX gpu. DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 LABELS gpu)
+  attune_bundled(attune_gpu_test)
 endfunction()
 
 # The program finds what it links beside itself, in lib/, also what those libraries link (hence no RUNPATH).

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/gpu_bundle.sh: build/gpu-bundle, a folder that a bare Linux machine with an NVIDIA driver can run:
-# the GPU tests, attune, the libraries that both link (in lib/, found by their own run path) and run_gpu_tests.
+# the GPU tests in one program, attune, the libraries that both link (in lib/, found by their own run path) and run_gpu_tests.
 # BUNDLE_BUILD names a build folder that is configured already, with ATTUNE_CUDA=ON.
 source "$(dirname "$0")/common.sh"
 build=${BUNDLE_BUILD:-build/release}
@@ -16,9 +16,8 @@ say "Filling build/gpu-bundle"
 bundle=build/gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/lib"
-mapfile -t programs < <(find "$build" -name 'attune_gpu_*_test' -type f -executable | sort)
-((${#programs[@]})) || die "no attune_gpu_*_test in $build: was it configured with ATTUNE_CUDA=ON and ATTUNE_TESTS=ON?"
-programs+=("$build/attune")
+programs=("$build/attune_gpu_test" "$build/attune")
+[[ -x ${programs[0]} ]] || die "no attune_gpu_test in $build: was it configured with ATTUNE_CUDA=ON and ATTUNE_TESTS=ON?"
 for program in "${programs[@]}"; do
   strip --strip-debug -o "$bundle/$(basename "$program")" "$program"
 done

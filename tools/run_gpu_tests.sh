@@ -28,7 +28,7 @@ count() {
 }
 
 echo "gpu  $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | head -n 1)"
-for program in ./attune_gpu_*_test; do
+for program in ./attune_gpu_test; do
   timeout 300 "$program" "$@" >"$log" 2>&1
   count "${program#./}" $?
   grep '^device: ' "$log"
@@ -46,7 +46,7 @@ if $sanitize && [[ -n $sanitizer ]]; then
   for tool in memcheck racecheck initcheck synccheck; do
     options=()
     [[ $tool == memcheck ]] && options=(--report-api-errors no) # that an update in place is refused is no fault
-    for program in ./attune_gpu_*_test; do
+    for program in ./attune_gpu_test; do
       timeout 300 "$sanitizer" --tool "$tool" "${options[@]}" --error-exitcode 97 "$program" --gtest_filter="$(for_sanitizer "$program")" "$@" >"$log" 2>&1
       status=$?
       count "$tool ${program#./}" $status
