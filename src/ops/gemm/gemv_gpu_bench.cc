@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/rows.h"
 #include "ops/gemm/gemm_test_util.h"
@@ -47,8 +48,15 @@ class Bench {
     for (int i = 0; i < kLayers; ++i) shapes_.insert(shapes_.end(), kLayer, kLayer + 4);
     shapes_.push_back(kHead);
     for (const Shape& s : shapes_) bytes_ += gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
-    return allocate(arena_, bytes_) && allocate(x_, int64_t{kMostRows} * kMostWidth * 2) &&
-           allocate(y_, int64_t{kMostRows} * kMostWidth * 4) && fill();
+    if (!allocate(arena_, bytes_) || !allocate(x_, int64_t{kMostRows} * kMostWidth * 2) ||
+        !allocate(y_, int64_t{kMostRows} * kMostWidth * 4) || !fill())
+      return false;
+    const auto start = std::chrono::steady_clock::now();
+    for (const Shape& s : {kLayer[0], kLayer[1], kLayer[2], kLayer[3], kHead})
+      context_->tune(arena_.data(), s.n, s.k, *device_, *stream_);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    std::printf("cuBLASLt's algorithms timed in %.2f s\n", took.count());
+    return true;
   }
 
   void read() {

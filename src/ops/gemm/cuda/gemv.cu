@@ -5,7 +5,6 @@
 // rows of x as the other: that leaves the other units idle, whatever the number of rows up to 16.
 // The warps' sums are added in their order, so that the result is the same in every run.
 #include <cuda.h>
-#include <cudaTypedefs.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -428,13 +427,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
 }
 
 // Of the driver, which the runtime opens. Null where it has none.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
   if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
                                        &result) != cudaSuccess)
     return nullptr;
-  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 
 void set_map(const GemvParams& p, CUtensorMap* map) {
