@@ -66,12 +66,20 @@ struct Shared {
   int32_t token;                       // block 0's: what was drawn
 };
 
-// exp(x) for x <= 0, 0 below -87, as the CPU's. The hardware's power of two: a polynomial as exact
-// as the CPU's (2e-7, this one 2e-7 + |x| 6e-8) would be most of the work for a row.
+// exp(x) for x <= 0, 0 below -87: the CPU's polynomial (Cody-Waite reduction and Cephes' expf), so
+// that the same logits have the same probabilities.
 __device__ __forceinline__ float exp_nonpositive(float x) {
-  float p;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(x * 1.44269504089f));
-  return x < -87.0f ? 0.0f : p;
+  const float clamped = fmaxf(x, -87.0f);
+  const float n = rintf(clamped * 1.44269504089f);
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return x < -87.0f ? 0.0f : p * __int_as_float((static_cast<int32_t>(n) + 127) << 23);
 }
 
 // Philox4x32-10, as philox_uniform() of ops/sample/sample.h.
