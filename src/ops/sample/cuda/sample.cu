@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/sample/cuda/candidates.cuh"
+#include "ops/sample/cuda/draw_math.cuh"
 
 namespace attune::ops::cuda {
 namespace {
@@ -65,34 +66,6 @@ struct Shared {
   Candidate top[SampledRow::kMaxTop];  // of the block's slice
   int32_t token;                       // block 0's: what was drawn
 };
-
-// exp(x) for x <= 0, 0 below -87, as the CPU's. The hardware's power of two: a polynomial as exact
-// as the CPU's (2e-7, this one 2e-7 + |x| 6e-8) would be most of the work for a row.
-__device__ __forceinline__ float exp_nonpositive(float x) {
-  float p;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(x * 1.44269504089f));
-  return x < -87.0f ? 0.0f : p;
-}
-
-// Philox4x32-10, as philox_uniform() of ops/sample/sample.h.
-__device__ double uniform(uint64_t seed, uint64_t position) {
-  uint32_t c0 = static_cast<uint32_t>(position), c1 = static_cast<uint32_t>(position >> 32), c2 = 0,
-           c3 = 0;
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t hi0 = __umulhi(0xD2511F53u, c0), lo0 = 0xD2511F53u * c0;
-    const uint32_t hi1 = __umulhi(0xCD9E8D57u, c2), lo1 = 0xCD9E8D57u * c2;
-    c0 = hi1 ^ c1 ^ k0;
-    c2 = hi0 ^ c3 ^ k1;
-    c1 = lo1;
-    c3 = lo0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  const uint64_t bits = (uint64_t{c1} << 32 | c0) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
-}
 
 __device__ __forceinline__ float* slice_memory(float* shared, float* workspace, int64_t row,
                                                int32_t vocab) {
