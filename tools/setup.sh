@@ -16,7 +16,7 @@ for purpose in "$@"; do
   case $purpose in
     build)
       fetch_model
-      [[ $(cuda_wanted) == OFF ]] || { fetch_flashinfer && fetch_cudnn_headers; }
+      [[ $(cuda_wanted) == OFF ]] || { fetch_flashinfer; fetch_cudnn_headers; }
       ;;
     test)
       install_clients

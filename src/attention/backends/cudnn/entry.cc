@@ -18,7 +18,8 @@ Capabilities capabilities() {
   c.kv_dtypes = {DType::kBF16, DType::kF16};
   c.page_sizes = {16, 32, 64, 128};
   c.window = c.lse_out = true;
-  // Which kernel its heuristics take depends on the batch.
+  // Which kernel its heuristics take depends on the batch; where keys are split, an LSE's last bit
+  // changes from run to run.
   c.batch_invariant = false;
   return c;
 }

@@ -22,10 +22,10 @@ int32_t bucket(int32_t n, int32_t least) {
 }
 constexpr int32_t kLeastSeqs = 8, kLeastRows = 128, kLeastKeys = 1024;
 
-// Whether each sequence has one row, but for the last ones, which may have none.
+// Whether row s is that of sequence s, for all. One without a row would have that row zeroed.
 bool is_dense(const Batch& b) {
   for (int32_t s = 0; s <= b.num_seqs; ++s)
-    if (b.q_indptr[s] != std::min(s, b.num_tokens)) return false;
+    if (b.q_indptr[s] != s) return false;
   return true;
 }
 
@@ -96,7 +96,7 @@ class CudnnBackend final : public Backend {
   }
 
   // Graphs that split keys keep a float32 row and two sums of each query head and part: as many
-  // parts as keep all multiprocessors busy. Measured with cuDNN 9.1x on sm90 as exactly that for
+  // parts as keep all multiprocessors busy. Measured with cuDNN 9.19 on sm90 as exactly that for
   // two parts a multiprocessor; graphs that want more than twice that are not taken (graph_of).
   int64_t workspace_bytes(const Limits& l) const override {
     const int64_t group = l.q_heads / std::max(l.kv_heads, 1);

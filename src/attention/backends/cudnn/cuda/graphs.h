@@ -15,7 +15,7 @@ namespace attune::attention::cudnn {
 // What a graph has for good. Sequences and lengths are upper bounds; strides count elements. Of one
 // query each, row s is that of sequence s: those graphs may split a sequence's keys, three to ten
 // times faster for few sequences, and the LSE of theirs by offsets is wrong for grouped heads
-// (cuDNN 9.1x). Otherwise offsets say where a sequence's rows begin.
+// (cuDNN 9.19). Otherwise offsets say where a sequence's rows begin.
 struct GraphShape {
   tensor::DType dtype = tensor::DType::kBF16;  // of queries, cache and output
   int32_t seqs = 0, q_len = 0, kv_len = 0;
