@@ -33,16 +33,22 @@ bool is_dense(const Batch& b) {
 struct LayerShape {
   DType dtype = DType::kBF16;
   int64_t page_stride = 0, head_stride = 0, token_stride = 0;  // elements
+  int64_t q_stride = 0, out_stride = 0;
   int32_t window = 0;
   bool lse = true;
   bool operator==(const LayerShape&) const = default;
 };
 
-LayerShape layer_shape(const kv::PagedKvView& kv, int32_t window, bool lse) {
+LayerShape layer_shape(const kv::PagedKvView& kv, const Io& io, int32_t window) {
   const int64_t elem = tensor::dtype_bytes(kv.dtype, 1);
-  return {
-      kv.dtype, kv.page_stride / elem, kv.k_head_stride / elem, kv.k_token_stride / elem, window,
-      lse};
+  return {.dtype = kv.dtype,
+          .page_stride = kv.page_stride / elem,
+          .head_stride = kv.k_head_stride / elem,
+          .token_stride = kv.k_token_stride / elem,
+          .q_stride = io.q_stride,
+          .out_stride = io.out_stride,
+          .window = window,
+          .lse = io.lse != nullptr};
 }
 
 GraphShape graph_shape(const Limits& l, int32_t seqs, int32_t q_len, bool causal,
@@ -59,6 +65,8 @@ GraphShape graph_shape(const Limits& l, int32_t seqs, int32_t q_len, bool causal
           .page_stride = layer.page_stride,
           .head_stride = layer.head_stride,
           .token_stride = layer.token_stride,
+          .q_stride = layer.q_stride,
+          .out_stride = layer.out_stride,
           .window = layer.window,
           .causal = causal,
           .lse = layer.lse};
@@ -70,6 +78,8 @@ struct CudnnPlan final : Plan {
   int64_t workspace_bytes = 0;
   device::Buffer memory;  // of tables
   Tables tables{};        // for the largest batch
+  // Offsets of rows that do not lie side by side.
+  int32_t *q_offsets = nullptr, *out_offsets = nullptr;
   Batch batch;
   bool dense = false;              // the batch
   std::vector<LayerShape> layers;  // that were run
@@ -127,7 +137,7 @@ std::unique_ptr<Plan> CudnnBackend::make_plan(const Limits& l, void* workspace) 
   p->workspace_bytes = workspace_bytes(l);
   const int32_t rows = bucket(l.max_seqs, kLeastSeqs);
   const int64_t pitch = graph_shape(l, rows, 1, true, {}).pages();
-  const int64_t ints = 4 * (int64_t{rows} + 1) + rows * pitch;
+  const int64_t ints = 6 * (int64_t{rows} + 1) + rows * pitch;
   auto memory = device_.allocate(ints * 4, "cudnn's page tables");
   if (!memory.ok()) return p;  // plan() says so
   p->memory = std::move(*memory);
@@ -136,11 +146,13 @@ std::unique_ptr<Plan> CudnnBackend::make_plan(const Limits& l, void* workspace) 
                .kv_len = at + (rows + 1),
                .q_offsets = at + 2 * (rows + 1),
                .lse_offsets = at + 3 * (rows + 1),
-               .pages = at + 4 * (rows + 1),
+               .pages = at + 6 * (rows + 1),
                .rows = rows,
                .pitch = static_cast<int32_t>(pitch),
                .q_width = l.q_heads * l.qk_dim,
                .q_heads = l.q_heads};
+  p->q_offsets = at + 4 * (rows + 1);
+  p->out_offsets = at + 5 * (rows + 1);
   return p;
 }
 
@@ -198,15 +210,21 @@ void CudnnBackend::run(Plan& plan, const LayerParams& layer, const kv::PagedKvVi
   auto& p = static_cast<CudnnPlan&>(plan);
   if (p.batch.num_tokens == 0) return;
   const int64_t width = p.tables.q_width;
-  ATTUNE_CHECK(io.q_stride == width && io.out_stride == width);
+  ATTUNE_CHECK(p.batch.num_tokens * std::max(io.q_stride, io.out_stride) <=
+               std::numeric_limits<int32_t>::max());
   ATTUNE_CHECK(io.q_dtype == kv.dtype && io.out_dtype == kv.dtype);
-  const LayerShape shape = layer_shape(kv, layer.window, io.lse != nullptr);
+  const LayerShape shape = layer_shape(kv, io, layer.window);
   if (std::find(p.layers.begin(), p.layers.end(), shape) == p.layers.end())
     p.layers.push_back(shape);
   const auto graph = graph_of(p, shape);
   if (!graph.ok()) base::log_error("attention backend cudnn: ", graph.status().message());
   ATTUNE_CHECK(graph.ok());
   const Tables& t = p.tables;
+  const auto offsets = [&](int64_t stride, int32_t* own) {
+    if (stride == width) return t.q_offsets;
+    fill_offsets(p.batch.on_device.q_indptr, p.batch.num_seqs, t.rows, stride, own, stream);
+    return own;
+  };
   const GraphArgs args{.q = io.q,
                        .k = kv.base,
                        .v = static_cast<const char*>(kv.base) + kv.v_offset,
@@ -215,7 +233,8 @@ void CudnnBackend::run(Plan& plan, const LayerParams& layer, const kv::PagedKvVi
                        .scale = layer.scale,
                        .q_len = t.q_len,
                        .kv_len = t.kv_len,
-                       .q_offsets = t.q_offsets,
+                       .q_offsets = offsets(io.q_stride, p.q_offsets),
+                       .out_offsets = offsets(io.out_stride, p.out_offsets),
                        .lse_offsets = t.lse_offsets,
                        .pages = t.pages,
                        .workspace = p.workspace};

@@ -28,6 +28,7 @@ enum Uid : int64_t {
   kQLen,
   kKvLen,
   kQOffsets,
+  kOutOffsets,
   kLseOffsets,
   kKPages,
   kVPages
@@ -120,18 +121,18 @@ Status Graph::build(cudnnHandle_t handle) {
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   // Rows lie token by token.
-  const std::vector<int64_t> rows = {s_.seqs, h, s_.q_len, d},
-                             row_strides = {s_.q_len * h * d, d, h * d, 1};
-  Tensor offsets;
-  if (!s_.dense()) offsets = integers("q_offsets", kQOffsets, s_.seqs + 1, 1);
-  Tensor q = tensor("q", kQ, rows, row_strides);
-  if (!s_.dense()) q->set_ragged_offset(offsets);
+  const std::vector<int64_t> rows = {s_.seqs, h, s_.q_len, d};
+  const auto strides_of = [&](int64_t row) {
+    return std::vector<int64_t>{s_.q_len * row, d, row, 1};
+  };
+  Tensor q = tensor("q", kQ, rows, strides_of(s_.q_stride));
+  if (!s_.dense()) q->set_ragged_offset(integers("q_offsets", kQOffsets, s_.seqs + 1, 1));
   const std::vector<int64_t> pool = {s_.num_slots, s_.kv_heads, s_.page_size, d},
                              strides = {s_.page_stride, s_.head_stride, s_.token_stride, 1};
   const Tensor k = tensor("k", kK, pool, strides), v = tensor("v", kV, pool, strides);
   auto [out, lse] = graph_.sdpa(q, k, v, options());
-  out->set_output(true).set_uid(kOut).set_dim(rows).set_stride(row_strides);
-  if (!s_.dense()) out->set_ragged_offset(offsets);
+  out->set_output(true).set_uid(kOut).set_dim(rows).set_stride(strides_of(s_.out_stride));
+  if (!s_.dense()) out->set_ragged_offset(integers("out_offsets", kOutOffsets, s_.seqs + 1, 1));
   if (s_.lse) {
     lse->set_output(true)
         .set_uid(kLse)
@@ -161,7 +162,10 @@ Status Graph::execute(cudnnHandle_t handle, const GraphArgs& a) const {
                                              {kKvLen, mutable_of(a.kv_len)},
                                              {kKPages, mutable_of(a.pages)},
                                              {kVPages, mutable_of(a.pages)}};
-  if (!s_.dense()) pack[kQOffsets] = mutable_of(a.q_offsets);
+  if (!s_.dense()) {
+    pack[kQOffsets] = mutable_of(a.q_offsets);
+    pack[kOutOffsets] = mutable_of(a.out_offsets);
+  }
   if (s_.lse) {
     pack[kLse] = a.lse;
     if (!s_.dense()) pack[kLseOffsets] = mutable_of(a.lse_offsets);

@@ -22,6 +22,7 @@ struct GraphShape {
   int32_t q_heads = 0, kv_heads = 0, dim = 0;
   int32_t page_size = 0, num_slots = 0;
   int64_t page_stride = 0, head_stride = 0, token_stride = 0;
+  int64_t q_stride = 0, out_stride = 0;  // from row to row
   int32_t window = 0;
   bool causal = true, lse = true;
   bool dense() const { return q_len == 1; }
@@ -37,9 +38,9 @@ struct GraphArgs {
   float* lse = nullptr;
   float scale = 0;
   const int32_t *q_len = nullptr, *kv_len = nullptr;  // [seqs]
-  // Where each sequence's rows begin in q and out, and in lse, in elements. [seqs + 1]; dense: not
+  // Where each sequence's rows begin in q, out and lse, in elements. [seqs + 1]; dense: not
   // read.
-  const int32_t *q_offsets = nullptr, *lse_offsets = nullptr;
+  const int32_t *q_offsets = nullptr, *out_offsets = nullptr, *lse_offsets = nullptr;
   const int32_t* pages = nullptr;  // [seqs, shape.pages()], slots
   void* workspace = nullptr;
 };

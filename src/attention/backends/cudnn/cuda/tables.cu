@@ -33,7 +33,23 @@ __global__ void __launch_bounds__(kThreads)
     to.pages[int64_t{s} * to.pitch + i] = from.page_slots[first + i];
 }
 
+__global__ void __launch_bounds__(kThreads) scale(const int32_t* q_indptr, int32_t num_seqs,
+                                                  int32_t rows, int64_t stride, int32_t* offsets) {
+  device::pdl_wait();
+  device::pdl_trigger();
+  const auto s = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (s <= rows) offsets[s] = static_cast<int32_t>(q_indptr[min(s, num_seqs)] * stride);
+}
+
 }  // namespace
+
+void fill_offsets(const int32_t* q_indptr, int32_t num_seqs, int32_t rows, int64_t stride,
+                  int32_t* offsets, device::Stream& stream) {
+  device::launch_kernel(stream, "cudnn_offsets",
+                        {.grid = static_cast<uint32_t>(rows / kThreads + 1), .block = kThreads},
+                        {{"seqs", num_seqs}, {"rows", rows}, {"stride", stride}}, scale, q_indptr,
+                        num_seqs, rows, stride, offsets);
+}
 
 void fill_tables(const Batch::Arrays& from, int32_t num_seqs, int32_t page_size, const Tables& to,
                  device::Stream& stream) {

@@ -17,4 +17,8 @@ struct Tables {
 void fill_tables(const Batch::Arrays& from, int32_t num_seqs, int32_t page_size, const Tables& to,
                  device::Stream& stream);
 
+// offsets[s] = where sequence s begins, in elements of rows that are `stride` apart. [rows + 1]
+void fill_offsets(const int32_t* q_indptr, int32_t num_seqs, int32_t rows, int64_t stride,
+                  int32_t* offsets, device::Stream& stream);
+
 }  // namespace attune::attention::cudnn
