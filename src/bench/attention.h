@@ -30,7 +30,7 @@ struct AttentionCase {
 };
 
 struct AttentionConfig {
-  std::vector<std::string> backends;  // empty: all that can run here
+  std::vector<std::string> backends;  // empty: all that can run here, but the oracle
   std::vector<std::string> phases;    // "decode", "prefill"; empty: both
   std::vector<int32_t> page_sizes = {16, 64};
   std::vector<std::string> kv_dtypes;  // empty: the device's usual one

@@ -5,10 +5,10 @@
 //
 // A kernel launched so may start while the one before it still runs. Every thread of it calls
 // pdl_wait() before it reads or writes anything but weights and its own arguments, and no thread
-// returns before; pdl_trigger() lets the next kernel start, at the latest when this one ends. A short
-// kernel triggers before it waits: the next one's weights are then on their way while the last one
-// still runs, and nothing is read too early, since the next one waits for this one's end, which
-// comes after its own wait.
+// returns before; pdl_trigger() lets the next kernel start, at the latest when this one ends. A
+// short kernel triggers before it waits: the next one's weights are then on their way while the
+// last one still runs, and nothing is read too early, since the next one waits for this one's end,
+// which comes after its own wait.
 #pragma once
 
 #include <cuda_runtime.h>

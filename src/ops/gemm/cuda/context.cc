@@ -17,7 +17,8 @@ constexpr int kCandidates = 16;
 // Smaller weights cost less than the launch around them.
 constexpr int64_t kWorthTuning = 4 << 20;
 constexpr int64_t kMostTuningBytes = int64_t{1} << 30;
-constexpr int32_t kDecodeRows = 512;  // above, a product is bound by arithmetic and its time is long
+constexpr int32_t kDecodeRows =
+    512;  // above, a product is bound by arithmetic and its time is long
 // Ends of ranges (range_end).
 constexpr int32_t kTunedRows[] = {32, 48, 64, 128, 192, 256, 8192};
 
@@ -208,8 +209,7 @@ bool CudaContext::multiply(const Product& p, device::Stream& stream) {
 }
 
 // Cold each time, as a step's weights are: `flush` is written in between.
-void CudaContext::tune_rows(const Product& p, const device::Buffer& flush,
-                            device::Stream& stream) {
+void CudaContext::tune_rows(const Product& p, const device::Buffer& flush, device::Stream& stream) {
   const auto native = static_cast<cudaStream_t>(stream.native());
   const Key key = key_of(p);
   std::vector<cublasLtMatmulAlgo_t> all = candidates(p, key);
