@@ -32,7 +32,7 @@ class TestOnly final : public Backend {
 
  private:
   const Capabilities capabilities_ = test_only_capabilities();
-  const std::unique_ptr<Backend> inner_ = reference::create();
+  const std::unique_ptr<Backend> inner_ = reference::create(device::Kind::kCpu);
 };
 
 }  // namespace
