@@ -40,6 +40,8 @@ struct EngineStats {
     bool fallback = false;             // not the phase's first candidate
   };
   std::vector<AttentionRoute> attention_routes;
+  // Why no step can run any more (the device is lost to this process); empty: they can.
+  std::string device_failure;
 };
 
 // Thread-safe. Destruction aborts what still runs and joins the engine's thread.

@@ -237,7 +237,8 @@ void CudaRunner::prompt_logprobs(const Arrays& a, Lane& lane) {
   if (lane.prompt.bytes() < bytes) {
     auto grown = device_->allocate_pinned(bytes, "log-probabilities of prompts");
     if (!grown.ok()) {
-      base::log_error("no log-probabilities of prompts: ", grown.status().message());
+      for (Lane::Row& row : lane.rows)
+        if (row.prompt >= 0) row.error = grown.status().message();
       return;
     }
     lane.prompt = std::move(*grown);

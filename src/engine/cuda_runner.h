@@ -35,7 +35,7 @@ class CudaRunner final : public Runner {
     device::Buffer prompt;   // pinned, grown to what prompts asked for
     struct Row {
       int32_t sampled = -1;  // in `sampled`; -1: none
-      int32_t prompt = 0;    // its first in `prompt`
+      int32_t prompt = -1;   // its first in `prompt`; -1: none
       int32_t top = 0;       // how many of a position's likeliest the request wants
       std::string error;     // why it was refused
     };

@@ -264,6 +264,7 @@ class EngineImpl final : public Engine {
     for (const attention::RouteCount& r : loaded_.router->counts())
       stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
                                         attention::path_name(r.path), r.count, r.fallback});
+    stats.device_failure = loaded_.stream->status().message();
     {
       std::lock_guard lock(mutex_);
       waiting_ = stats.waiting_requests;

@@ -71,9 +71,12 @@ Json embedded_json(const std::string& text) {
 }  // namespace
 
 void health(Context& context, HttpRequest, ExchangePtr exchange) {
+  const bool ready = context.stage == Stage::kReady;
+  const std::string failure = ready ? context.model.engine->stats().device_failure : "";
   Json json;
-  json.set("status", stage_name(context.stage));
-  respond_json(*exchange, json, context.stage == Stage::kReady ? 200 : 503);
+  json.set("status", failure.empty() ? stage_name(context.stage) : "failed");
+  if (!failure.empty()) json.set("error", failure);
+  respond_json(*exchange, json, ready && failure.empty() ? 200 : 503);
 }
 
 void health_generate(Context& context, HttpRequest, ExchangePtr exchange) {

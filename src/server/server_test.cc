@@ -74,6 +74,12 @@ TEST_F(ServerLifeTest, HealthFollowsTheStages) {
   EXPECT_EQ(get("/health").status, 200);
   Client kept(server->port());
   EXPECT_EQ(kept.get("/health").status, 200);
+  engine.lose_device("the GPU is gone");
+  const Reply lost = kept.get("/health");
+  EXPECT_EQ(lost.status, 503);
+  EXPECT_EQ(at(parse(lost.body), "status"), Json("failed"));
+  EXPECT_EQ(at(parse(lost.body), "error"), Json("the GPU is gone"));
+  engine.lose_device("");
   engine.hold(true);
   say("x");
   Client busy(server->port());

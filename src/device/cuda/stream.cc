@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "device/cuda/graph.h"
 
@@ -192,13 +193,15 @@ Result<cudaGraph_t> CudaStream::capture_graph(const std::string& what,
   capturing_ = true;
   refused_ = false;
   capture_failure_ = {};
-  fn();
+  // A capture ends whatever happens in it: else the stream could tell of nothing any more.
+  const Status ran = base::guarded(fn);
   check(cudaGetLastError(), "a launch");
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
   Status status = explain(ended, "cudaStreamEndCapture");
   if (!capture_failure_.ok()) status = capture_failure_;  // it came first
+  if (!ran.ok()) status = ran;
   if (!status.ok()) {
     status = status.with_context("graph '" + what + "'");
   } else if (refused_) {

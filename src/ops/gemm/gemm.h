@@ -41,7 +41,9 @@ struct ExpertWeights {
   device::Buffer table;                      // on a GPU: where their data lie
 };
 
-// Errors: invalid_argument where the weights differ in shape or type; resource_exhausted.
+inline constexpr int64_t kMostGpuExperts = 512;  // of a layer, on a GPU
+// Errors: invalid_argument where the weights differ in shape or type; unsupported on a GPU for more
+// experts, or activations that are not bfloat16; resource_exhausted.
 Result<ExpertWeights> gather_experts(std::vector<const PackedWeight*> weights,
                                      device::Device& device, device::Stream& stream);
 

@@ -33,7 +33,8 @@ class DeviceSampler {
   virtual ~DeviceSampler() = default;
 
   // A sequence enters `place`. `forbidden_early`: ids that cannot be drawn before min_new_tokens.
-  // Errors: resource_exhausted for more biases or forbidden ids than a place has room for.
+  // Errors: resource_exhausted for more top log-probabilities, biases or forbidden ids than a place
+  // has room for.
   virtual Status admit(int32_t place, const SamplingParams& sampling,
                        std::span<const TokenId> forbidden_early, std::span<const TokenId> history,
                        int32_t prompt_tokens, device::Stream& stream) = 0;

@@ -40,6 +40,8 @@ class FakeEngine : public Engine {
 
   // While held, requests stay where they are.
   void hold(bool on);
+  // What stats() says of the device from now on.
+  void lose_device(const std::string& why);
 
   // --- what a test looks at ---
   int32_t running() const;   // inside, in whatever state
@@ -78,6 +80,7 @@ class FakeEngine : public Engine {
   RequestId next_id_ = 1;
   uint64_t aborted_ = 0, generated_ = 0, prompt_tokens_ = 0, steps_ = 0, finished_ = 0;
   bool held_ = false, draining_ = false, stopping_ = false;
+  std::string device_failure_;
   std::thread thread_;
 };
 

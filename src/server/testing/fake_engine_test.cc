@@ -94,6 +94,11 @@ void FakeEngine::hold(bool on) {
   changed_.notify_all();
 }
 
+void FakeEngine::lose_device(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  device_failure_ = why;
+}
+
 int32_t FakeEngine::running() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int32_t>(requests_.size());
@@ -169,6 +174,7 @@ EngineStats FakeEngine::stats() const {
   stats.requests_aborted = aborted_;
   stats.steps = steps_;
   stats.attention_routes = {{"decode", "fake", "paged", steps_, false}};
+  stats.device_failure = device_failure_;
   return stats;
 }
 

@@ -36,6 +36,7 @@ struct FlashinferPlan final : Plan {
   bool more_queries_than_keys = false;
   device::Buffer on_device;              // [kNumKinds] of layout.bytes, then Hopper's schedule
   std::array<device::Buffer, 2> staged;  // pinned, the same
+  Status memory;                         // of these three
   int next_staged = 0;
   char* partial = nullptr;
   float* partial_lse = nullptr;
@@ -93,13 +94,7 @@ class FlashinferBackend final : public Backend {
       plan->hopper_scheduler.emplace(plan->schedule_limits, hopper_tile(limits.qk_dim));
       bytes += 4 * plan->hopper_scheduler->max_elements();
     }
-    const auto take = [](Result<device::Buffer> made) {
-      ATTUNE_CHECK(made.ok());
-      return std::move(*made);
-    };
-    plan->on_device = take(device_.allocate(bytes, "a flashinfer plan"));
-    for (device::Buffer& staged : plan->staged)
-      staged = take(device_.allocate_pinned(bytes, "a flashinfer plan"));
+    plan->memory = allocate(bytes, *plan);
     plan->partial = static_cast<char*>(workspace);
     char* after = plan->partial + partial_bytes(limits, plan->schedule_limits);
     plan->partial_lse = reinterpret_cast<float*>(after);
@@ -112,8 +107,15 @@ class FlashinferBackend final : public Backend {
     p.batch = {};
     p.there = {};
     p.hopper.reset();
+    ATTUNE_RETURN_IF_ERROR(p.memory);
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
+    // Its offsets of query rows have 32 bits.
+    const int64_t width = int64_t{p.limits.q_heads} * p.limits.qk_dim;
+    if (width * batch.num_tokens >= int64_t{1} << 31)
+      return unsupported(base::cat("flashinfer: ", batch.num_tokens, " rows of ", width,
+                                   " elements need offsets of more than 32 bits: lower "
+                                   "--chunked-prefill-size"));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.more_queries_than_keys = has_more_queries_than_keys(batch);
@@ -150,7 +152,7 @@ class FlashinferBackend final : public Backend {
   void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
            device::Stream& stream) const override {
     auto& p = static_cast<FlashinferPlan&>(plan);
-    check_layer(p.limits, layer, kv, io);
+    check_layer(p, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
     LayerCall call = layer_call(p, layer, kv, io, stream);
     const bool plain = layer.window == 0 && layer.soft_cap == 0 && kv.dtype == DType::kBF16;
@@ -173,6 +175,14 @@ class FlashinferBackend final : public Backend {
   }
 
  private:
+  Status allocate(int64_t bytes, FlashinferPlan& plan) const {
+    ATTUNE_ASSIGN_OR_RETURN(plan.on_device, device_.allocate(bytes, "a flashinfer plan"));
+    for (device::Buffer& staged : plan.staged) {
+      ATTUNE_ASSIGN_OR_RETURN(staged, device_.allocate_pinned(bytes, "a flashinfer plan"));
+    }
+    return {};
+  }
+
   ScheduleLimits schedule_limits(const Limits& l) const {
     const RowKernel rows = row_kernel(l.qk_dim, DType::kBF16);
     return {.max_seqs = l.max_seqs,
@@ -197,16 +207,16 @@ class FlashinferBackend final : public Backend {
            !b.deterministic && !p.more_queries_than_keys && p.hopper_scheduler->suits(b);
   }
 
-  static void check_layer(const Limits& l, const LayerParams& layer, const kv::PagedKvView& kv,
-                          const Io& io) {
+  static void check_layer(const FlashinferPlan& p, const LayerParams& layer,
+                          const kv::PagedKvView& kv, const Io& io) {
+    const Limits& l = p.limits;
     ATTUNE_CHECK(layer.q_heads == l.q_heads && layer.kv_heads == l.kv_heads && !layer.sinks);
     ATTUNE_CHECK(kv.kv_heads == l.kv_heads && kv.k_dim == l.qk_dim && kv.v_dim == l.qk_dim);
     ATTUNE_CHECK(kv.page_size == l.page_size && kv.num_slots >= l.num_slots);
     ATTUNE_CHECK(kv.k_head_stride == kv.v_head_stride && kv.k_token_stride == kv.v_token_stride);
     ATTUNE_CHECK(io.q_dtype == DType::kBF16 && io.out_dtype == DType::kBF16);
     ATTUNE_CHECK(io.out_stride % 8 == 0 && io.out_stride >= int64_t{l.q_heads} * l.v_dim);
-    // Its offsets of query rows have 32 bits.
-    ATTUNE_CHECK(io.q_stride % 8 == 0 && io.q_stride * l.max_tokens < int64_t{1} << 31);
+    ATTUNE_CHECK(io.q_stride % 8 == 0 && io.q_stride * p.batch.num_tokens < int64_t{1} << 31);
   }
 
   static LayerCall layer_call(const FlashinferPlan& p, const LayerParams& layer,

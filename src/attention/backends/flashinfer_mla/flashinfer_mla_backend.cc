@@ -9,6 +9,7 @@
 #include "attention/backends/flashinfer_mla/mla_schedule.h"
 #include "attention/check.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace attune::attention::flashinfer_mla {
 namespace {
@@ -26,6 +27,7 @@ struct MlaPlan final : Plan {
   Batch batch;
   device::Buffer on_device;
   std::array<device::Buffer, 2> staged;  // pinned
+  Status memory;                         // of these three
   int next_staged = 0;
   char* partial = nullptr;
   float* partial_lse = nullptr;
@@ -64,13 +66,7 @@ class FlashinferMlaBackend final : public Backend {
     auto plan = std::make_unique<MlaPlan>(s);
     plan->limits = limits;
     const int64_t bytes = 4 * max_schedule_elements(s);
-    const auto take = [](Result<device::Buffer> made) {
-      ATTUNE_CHECK(made.ok());
-      return std::move(*made);
-    };
-    plan->on_device = take(device_.allocate(bytes, "a flashinfer_mla plan"));
-    for (device::Buffer& staged : plan->staged)
-      staged = take(device_.allocate_pinned(bytes, "a flashinfer_mla plan"));
+    plan->memory = allocate(bytes, *plan);
     plan->partial = static_cast<char*>(workspace);
     plan->partial_lse = reinterpret_cast<float*>(plan->partial + max_partial_rows(s) * kLatent * 2);
     return plan;
@@ -79,8 +75,15 @@ class FlashinferMlaBackend final : public Backend {
   Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const override {
     auto& p = static_cast<MlaPlan&>(plan);
     p.batch = {};
+    ATTUNE_RETURN_IF_ERROR(p.memory);
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
+    // Its offsets of rows have 32 bits.
+    const int64_t width = int64_t{p.limits.q_heads} * kRow;
+    if (width * batch.num_tokens >= int64_t{1} << 32)
+      return unsupported(base::cat("flashinfer_mla: ", batch.num_tokens, " rows of ", width,
+                                   " elements need offsets of more than 32 bits: lower "
+                                   "--chunked-prefill-size"));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.next_staged ^= 1;
@@ -95,7 +98,7 @@ class FlashinferMlaBackend final : public Backend {
   void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
            device::Stream& stream) const override {
     auto& p = static_cast<MlaPlan&>(plan);
-    check_layer(p.limits, layer, kv, io);
+    check_layer(p, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
     const Schedule& s = p.schedule;
     const auto* at = p.on_device.as<int32_t>();
@@ -138,18 +141,26 @@ class FlashinferMlaBackend final : public Backend {
   }
 
  private:
-  static void check_layer(const Limits& l, const LayerParams& layer, const kv::PagedKvView& kv,
+  Status allocate(int64_t bytes, MlaPlan& plan) const {
+    ATTUNE_ASSIGN_OR_RETURN(plan.on_device, device_.allocate(bytes, "a flashinfer_mla plan"));
+    for (device::Buffer& staged : plan.staged) {
+      ATTUNE_ASSIGN_OR_RETURN(staged, device_.allocate_pinned(bytes, "a flashinfer_mla plan"));
+    }
+    return {};
+  }
+
+  static void check_layer(const MlaPlan& p, const LayerParams& layer, const kv::PagedKvView& kv,
                           const Io& io) {
+    const Limits& l = p.limits;
     ATTUNE_CHECK(layer.q_heads == l.q_heads && layer.kv_heads == 1 && !layer.sinks);
     ATTUNE_CHECK(layer.window == 0 && layer.soft_cap == 0);
     ATTUNE_CHECK(kv.k_dim == kRow && kv.v_dim == kLatent && kv.v_offset == 0);
     ATTUNE_CHECK(kv.page_size == l.page_size && kv.num_slots >= l.num_slots);
     ATTUNE_CHECK(kv.dtype == DType::kBF16 && io.q_dtype == DType::kBF16 &&
                  io.out_dtype == DType::kBF16);
-    // Its offsets of rows have 32 bits.
     const int64_t row = std::max(io.q_stride, io.out_stride);
     ATTUNE_CHECK(io.q_stride % 8 == 0 && io.out_stride % 8 == 0 &&
-                 row * l.max_tokens < int64_t{1} << 32);
+                 row * p.batch.num_tokens < int64_t{1} << 32);
   }
 
   const Capabilities capabilities_ = flashinfer_mla::capabilities();

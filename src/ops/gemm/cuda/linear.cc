@@ -163,7 +163,8 @@ void expert_linear(const ExpertLinearParams& p, Stream& stream) {
   const auto experts = static_cast<int32_t>(p.weights->weights.size());
   if (p.rows == 0) return;
   const PackedWeight& head = *p.weights->weights[0];
-  ATTUNE_CHECK(experts <= gemm::kMostProblems && head.act == DType::kBF16 &&
+  static_assert(kMostGpuExperts <= gemm::kMostProblems);
+  ATTUNE_CHECK(experts <= kMostGpuExperts && head.act == DType::kBF16 &&
                p.x_dtype == DType::kBF16 && aligned(p.x, p.ldx));
   gemm::grouped({.w = p.weights->table.as<const uint8_t*>(),
                  .x = static_cast<const uint8_t*>(p.x),

@@ -45,6 +45,12 @@ class StagingRing {
 };
 static_assert(sizeof(Place) <= StagingRing::kPieceBytes);
 
+Status check_top(const SamplingParams& sampling) {
+  if (sampling.top_logprobs <= SampledRow::kMaxTop) return {};
+  return resource_exhausted("top_logprobs: more than " + std::to_string(SampledRow::kMaxTop) +
+                            " are not supported on a GPU");
+}
+
 // Ids that are none would be written outside of the row; a token's biases are one.
 Status set_bias(const SamplingParams& sampling, int32_t vocab, Place& place) {
   for (const auto& [token, bias] : sampling.logit_bias) {
@@ -127,7 +133,8 @@ class CudaSampler final : public DeviceSampler {
     const bool penalised = sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0 ||
                            sampling.frequency_penalty != 0;
     staged->penalised = penalised ? 1 : 0;
-    Status status = set_bias(sampling, config_.vocab, *staged);
+    Status status = check_top(sampling);
+    if (status.ok()) status = set_bias(sampling, config_.vocab, *staged);
     if (status.ok() && sampling.min_new_tokens > 0)
       status = set_forbidden(forbidden_early, config_.vocab, *staged);
     // Also after a refusal: what is already planned for the place may still sample from it.
