@@ -64,6 +64,7 @@ struct Capabilities {
   int32_t max_head_dim = 0;
   int32_t max_gqa_group = 0;  // query heads per KV head; 0: any
   std::vector<tensor::DType> q_dtypes, kv_dtypes;
+  bool kv_as_q = false;             // the cache's type is its queries'
   std::vector<int32_t> page_sizes;  // empty: any
   bool window = false, soft_cap = false, sinks = false, tree_mask = false, lse_out = false;
   bool graph_safe = true;

@@ -294,6 +294,7 @@ std::string cannot(const Capabilities& c, const AttentionCase& a, const device::
   if (!has(c.phases, a.phase)) return cat("not for ", attention::phase_name(a.phase));
   if (!c.head_dims.empty() && !has(c.head_dims, dims)) return "not these head sizes";
   if (!has(c.kv_dtypes, a.kv_dtype)) return cat("no ", tensor::dtype_name(a.kv_dtype), " cache");
+  if (c.kv_as_q && a.kv_dtype != act) return "KV of the queries' type alone";
   if (!has(c.q_dtypes, act)) return cat("no ", tensor::dtype_name(act), " queries");
   if (!c.page_sizes.empty() && !has(c.page_sizes, a.page_size)) return "not this page size";
   if (a.heads.mla && a.phase == Phase::kPrefill &&

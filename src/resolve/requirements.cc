@@ -96,15 +96,25 @@ bool is_fp8(DType dtype) {
 }
 
 void kv_dtype(const State& s, const Capabilities& c, bool fp8, Objection& o) {
-  const DType wanted = s.out.kv_dtype;
-  if (has(c.kv_dtypes, wanted) || is_fp8(wanted) != fp8) return;
+  const DType wanted = s.out.kv_dtype, act = s.out.activation_dtype;
+  if (is_fp8(wanted) != fp8) return;
+  const std::string asked =
+      s.set().kv_cache_dtype == "auto" ? "" : "--kv-cache-dtype " + s.set().kv_cache_dtype;
+  if (has(c.kv_dtypes, wanted)) {
+    if (!c.kv_as_q || wanted == act) return;
+    o.why = cat("reads KV of its queries' type, ", tensor::dtype_name(act), ", not ",
+                tensor::dtype_name(wanted));
+    o.asked = asked;
+    o.mend = cat("use --kv-cache-dtype ", tensor::dtype_name(act));
+    return;
+  }
   std::vector<DType> alike;
   for (DType d : c.kv_dtypes)
     if (is_fp8(d) == fp8) alike.push_back(d);
   const bool some = !alike.empty();
   o.why = cat("has only ", dtypes_text(some ? alike : c.kv_dtypes), " KV, not ",
               tensor::dtype_name(wanted));
-  if (s.set().kv_cache_dtype != "auto") o.asked = "--kv-cache-dtype " + s.set().kv_cache_dtype;
+  o.asked = asked;
   if (some) o.mend = cat("use --kv-cache-dtype ", tensor::dtype_name(alike[0]));
 }
 void plain_kv_dtype(const State& s, const Capabilities& c, Phase, Objection& o) {

@@ -42,7 +42,8 @@ std::string missing(const Capabilities& c, const Shape& s, Phase phase, const La
   if (c.max_gqa_group > 0 && s.q_heads / s.kv_heads > c.max_gqa_group)
     return text("heads per KV head: ", s.q_heads / s.kv_heads);
   if (!holds(c.q_dtypes, s.q_dtype)) return "the query type";
-  if (!holds(c.kv_dtypes, s.kv_dtype)) return "the KV type";
+  if (!holds(c.kv_dtypes, s.kv_dtype) || (c.kv_as_q && s.kv_dtype != s.q_dtype))
+    return "the KV type";
   if (!reads_rows(s.path) && !c.page_sizes.empty() && !holds(c.page_sizes, s.page_size))
     return text("page size ", s.page_size);
   if (layer.window > 0 && !c.window) return "windows";

@@ -184,6 +184,7 @@ void check_whole(const Inputs& in, const Resolution& r) {
       ASSERT_TRUE(c.page_sizes.empty() ||
                   std::count(c.page_sizes.begin(), c.page_sizes.end(), r.page_size));
       ASSERT_TRUE(std::count(c.kv_dtypes.begin(), c.kv_dtypes.end(), r.kv_dtype));
+      ASSERT_TRUE(!c.kv_as_q || r.kv_dtype == r.activation_dtype);
       ASSERT_TRUE(std::count(c.q_dtypes.begin(), c.q_dtypes.end(), r.activation_dtype));
       ASSERT_TRUE(std::count(c.archs.begin(), c.archs.end(), in.device.arch));
       ASSERT_TRUE(std::count(c.phases.begin(), c.phases.end(), phase));

@@ -25,10 +25,10 @@ Result<ExpertWeights> gather_experts(std::vector<const PackedWeight*> weights,
   if (device.info().kind != device::Kind::kCuda || data.empty()) return experts;
   const auto count = static_cast<int64_t>(data.size());
   if (count > kMostGpuExperts || experts.weights[0]->act != tensor::DType::kBF16)
-    return unsupported(base::cat(
-        count, " experts of a layer with ", tensor::dtype_name(experts.weights[0]->act),
-        " activations: on a GPU they are ", kMostGpuExperts,
-        " at most, with bfloat16 ones; use --dtype bfloat16 or --device cpu"));
+    return unsupported(
+        base::cat(count, " experts of a layer with ", tensor::dtype_name(experts.weights[0]->act),
+                  " activations: on a GPU they are ", kMostGpuExperts,
+                  " at most, with bfloat16 ones; use --dtype bfloat16 or --device cpu"));
   const auto bytes = static_cast<int64_t>(data.size() * sizeof(data[0]));
   ATTUNE_ASSIGN_OR_RETURN(experts.table, device.allocate(bytes, "experts' places"));
   stream.copy(experts.table.data(), data.data(), bytes);

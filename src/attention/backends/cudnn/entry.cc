@@ -16,6 +16,7 @@ Capabilities capabilities() {
   c.head_dims = {{64, 64}, {128, 128}};
   c.q_dtypes = {DType::kBF16, DType::kF16};
   c.kv_dtypes = {DType::kBF16, DType::kF16};
+  c.kv_as_q = true;
   c.page_sizes = {16, 32, 64, 128};
   c.window = c.lse_out = true;
   // Which kernel its heuristics take depends on the batch; where keys are split, an LSE's last bit
