@@ -31,10 +31,10 @@ int64_t staging_bytes(const RunnerConfig& c, const formats::ModelConfig& model) 
   const int64_t tokens = 2 * bytes(c.max_tokens, 4) + bytes(c.max_tokens, 8);
   const int64_t draws = 3 * bytes(c.max_seqs, 4);
   const int64_t prompt = 2 * bytes(c.max_tokens, 4);
-  // Each sequence is in one call; for an MLA model also in those over the chunks of its prefix,
-  // which have a sequence each at least.
+  // Each sequence is in one call; for an MLA model that up-projects also in those over the chunks
+  // of its prefix, which have a sequence each at least.
   int64_t calls = 2 * (4 * bytes(c.max_seqs + 1, 4) + bytes(0, 8)) + bytes(c.max_seqs * pages, 4);
-  if (model.has_mla()) {
+  if (model.has_mla() && !c.mla_policy.one_path) {
     const int64_t keys = int64_t{c.max_seqs} * c.max_model_len;
     const int64_t chunks = keys / std::max<int64_t>(1, c.mla_policy.capacity) + 2 * c.max_seqs;
     calls += bytes(keys, 8) + chunks * 6 * 64 + 4 * bytes(2 * chunks + c.max_seqs, 4);

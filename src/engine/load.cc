@@ -171,7 +171,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
                             .deterministic = rc.deterministic,
                             .max_tokens = rc.max_tokens,
                             .max_logit_rows = gpu ? std::max(rc.max_seqs, kLogitRows) : kLogitRows,
-                            .mla_capacity = rc.mla_policy.capacity},
+                            .mla_capacity = rc.mla_policy.one_path ? -1 : rc.mla_policy.capacity},
                            *e.device, *e.stream, ops::op_table(e.device->info()),
                            log_progress(e.model.name)));
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());

@@ -189,6 +189,9 @@ Status finish_config(const RopeExtras& extras, ModelConfig& config) {
       return data_loss("head_dim " + n(config.head_dim) + " is above " + n(kMaxHeadDim));
   }
   if (config.v_head_dim == 0) config.v_head_dim = config.head_dim;
+  if (!config.has_mla() && config.v_head_dim != config.head_dim)
+    return unsupported("heads of " + n(config.head_dim) + " for keys and of " +
+                       n(config.v_head_dim) + " for values: they have to be alike");
   if (config.rope.dim == 0) config.rope.dim = config.head_dim;
   if (config.attention_scale == 0) {
     config.attention_scale = 1.0 / std::sqrt(config.head_dim);

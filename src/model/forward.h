@@ -18,7 +18,8 @@ struct DecoderOptions {
   bool deterministic = false;
   int32_t max_tokens = 512;     // of one forward; sizes the scratch
   int32_t max_logit_rows = 64;  // of one call of logits()
-  // MLA: keys that are up-projected at once, the rows of the ragged workspace; 0: max_tokens.
+  // MLA: keys that are up-projected at once, the rows of the ragged workspace; 0: max_tokens,
+  // -1: none, as everything is absorbed.
   int64_t mla_capacity = 0;
 };
 

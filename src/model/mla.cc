@@ -26,7 +26,9 @@ TensorView rows_of(const TensorView& all, int64_t row, int64_t rows, int64_t k) 
 
 Mla::Mla(const Context& context)
     : c_(context),
-      capacity_(std::max<int64_t>(context.options.max_tokens, context.options.mla_capacity)),
+      capacity_(context.options.mla_capacity < 0
+                    ? 0
+                    : std::max<int64_t>(context.options.max_tokens, context.options.mla_capacity)),
       layers_(static_cast<size_t>(context.config.num_layers)) {}
 
 Status Mla::load(int32_t index, WeightLoader& loader) {

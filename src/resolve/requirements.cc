@@ -115,7 +115,9 @@ void kv_dtype(const State& s, const Capabilities& c, bool fp8, Objection& o) {
   o.why = cat("has only ", dtypes_text(some ? alike : c.kv_dtypes), " KV, not ",
               tensor::dtype_name(wanted));
   o.asked = asked;
-  if (some) o.mend = cat("use --kv-cache-dtype ", tensor::dtype_name(alike[0]));
+  if (some)
+    o.mend = cat("use --kv-cache-dtype ",
+                 tensor::dtype_name(c.kv_as_q && has(alike, act) ? act : alike[0]));
 }
 void plain_kv_dtype(const State& s, const Capabilities& c, Phase, Objection& o) {
   kv_dtype(s, c, false, o);
