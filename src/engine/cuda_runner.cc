@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 
 namespace attune::engine {
@@ -113,7 +114,14 @@ Result<Launched> CudaRunner::launch(StepPlan plan) {
   stream_->copy(lane.sampled.data(), sampler_->results(),
                 int64_t{arrays.num_samples} * sizeof(SampledRow));
   ATTUNE_RETURN_IF_ERROR(stream_->status());
-  stream_->notify([this, shared, result, &lane] { read(*shared, lane, *result); });
+  stream_->notify([this, shared, result, &lane] {
+    const Status status = base::guarded([&] { read(*shared, lane, *result); });
+    if (status.ok()) return;
+    for (sched::RowResult& row : result->rows) {
+      row = {};
+      row.error = status.message();
+    }
+  });
   return Launched{shared, result, stream_->record()};
 }
 
