@@ -19,7 +19,7 @@ mkdir -p "$bundle/lib"
 programs=("$build/attune_gpu_test" "$build/attune")
 [[ -x ${programs[0]} ]] || die "no attune_gpu_test in $build: was it configured with ATTUNE_CUDA=ON and ATTUNE_TESTS=ON?"
 for program in "${programs[@]}"; do
-  strip --strip-debug -o "$bundle/$(basename "$program")" "$program"
+  strip -o "$bundle/$(basename "$program")" "$program"
 done
 # Every library but the C library's own, which must be the system's.
 ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |

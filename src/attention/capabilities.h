@@ -74,6 +74,9 @@ struct Capabilities {
   // SM-side copies to host memory may run beside it. On a GPU a property of a build, not of a name:
   // off until that build has proved it (docs/selection-rules.md, H2).
   bool tolerates_host_copies = false;
+  // Plain, exact, and a hundred times slower than what else a GPU has: the last resort, never
+  // chosen for what another way does without it.
+  bool oracle = false;
   // Which of Tuning's wishes it can follow; what it cannot is left at its own choice.
   bool num_splits = false, pack_gqa = false, pdl = false;
 };

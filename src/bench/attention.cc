@@ -317,7 +317,7 @@ Result<std::vector<Candidate>> candidates(const AttentionConfig& config, device:
     const std::string& name = entry.capabilities.name;
     const bool named = has(config.backends, name);
     // The oracle is a hundred times slower: only on request.
-    if (config.backends.empty() ? name == "reference" : !named) continue;
+    if (config.backends.empty() ? entry.capabilities.oracle : !named) continue;
     const bool here = has(entry.capabilities.archs, arch_of(device.info()));
     if (named && (!entry.create || !here))
       return unsupported(cat("--backends ", name, ": ",

@@ -23,12 +23,17 @@ int64_t default_capacity(Arch arch) {
   return arch == Arch::kCpu ? 4096 : 131072;
 }
 
+// The oracle counts for rows only where it heads the list: behind another it would serve the
+// largest part of the work, since absorbing needs no rows.
 bool any_takes(const State& s, Path path) {
-  return std::any_of(s.out.of(Phase::kPrefill).begin(), s.out.of(Phase::kPrefill).end(),
-                     [&](const Candidate& c) {
-                       const Descriptor* d = s.find(c.backend);
-                       return d && attention::takes_path(d->capabilities, path);
-                     });
+  const std::vector<Candidate>& list = s.out.of(Phase::kPrefill);
+  const auto takes = [&](const Candidate& c) {
+    const Descriptor* d = s.find(c.backend);
+    const bool counts = d && (!attention::reads_rows(path) || !d->capabilities.oracle ||
+                              c.backend == list[0].backend);
+    return counts && attention::takes_path(d->capabilities, path);
+  };
+  return std::any_of(list.begin(), list.end(), takes);
 }
 
 bool mla(const State& s) {
@@ -55,8 +60,14 @@ void constants(State& s, const char*) {
   s.out.mla = {{}, m};
 }
 
+bool rows_taken(const State& s) {
+  return s.out.of(Phase::kPrefill).empty() || any_takes(s, Path::kRagged);
+}
 bool several_paths(const State& s) {
-  return s.mla() && !s.set().enable_deterministic_inference;
+  return s.mla() && !s.set().enable_deterministic_inference && rows_taken(s);
+}
+bool nobody_takes_rows(const State& s) {
+  return s.mla() && !s.set().enable_deterministic_inference && !rows_taken(s);
 }
 bool bounds_hold(const State& s) {
   return several_paths(s) && s.out.mla->policy.chunked_prefix;
@@ -78,8 +89,8 @@ void chunked_above(State& s, const char* id) {
 }
 
 bool nobody_merges(const State& s) {
-  return s.mla() && s.out.mla->policy.chunked_prefix && !s.out.of(Phase::kPrefill).empty() &&
-         !any_takes(s, Path::kChunked);
+  return several_paths(s) && s.out.mla->policy.chunked_prefix &&
+         !s.out.of(Phase::kPrefill).empty() && !any_takes(s, Path::kChunked);
 }
 
 void chunk_nothing(State& s, const char* id) {
@@ -111,6 +122,13 @@ void one_path(State& s, const char* id) {
   s.out.mla->paths.clear();
   if (any_takes(s, Path::kAbsorbed)) s.out.mla->paths = {Path::kAbsorbed};
   s.reason(id, "one path, absorbed, serves every prompt: where a prefix ends changes no bit",
+           bounds_note(s));
+}
+
+void absorb_all(State& s, const char* id) {
+  s.out.mla->policy.one_path = true;
+  s.out.mla->policy.chunked_prefix = false;
+  s.reason(id, "no prefill candidate takes up-projected rows: every prompt is absorbed",
            bounds_note(s));
 }
 
@@ -193,6 +211,7 @@ constexpr Rule kRules[] = {
     {"M2", bounds_hold, chunked_above},
     {"M4", [](const State& s) { return several_paths(s) && s.set().disable_chunked_prefix_cache; },
      no_chunks},
+    {"M1", nobody_takes_rows, absorb_all},
     {"S12", mla_deterministic, one_path},
     {"M5", head_cannot_absorb, absorbed_elsewhere},
     {"M5", nobody_absorbs_chunks_off, refuse_no_chunks},

@@ -22,10 +22,7 @@ TEST(M1ToM4, PathsAndConstants) {
     int32_t absorb_below;
     int64_t capacity;
   };
-  for (const Row& row : std::vector<Row>{{"sm90", 160, 131072},
-                                         {"sm80", 160, 131072},
-                                         {"sm100", 160, 131072},
-                                         {"cpu", 160, 4096}})
+  for (const Row& row : std::vector<Row>{{"sm90", 160, 131072}, {"cpu", 160, 4096}})
     for (const char* model : {"deepseek-v2-lite", "deepseek-v3"}) {
       const MlaChoice m = mla(explain(row.device, model));
       EXPECT_EQ(m.paths, kAll) << row.device;
@@ -33,6 +30,18 @@ TEST(M1ToM4, PathsAndConstants) {
       EXPECT_EQ(m.policy.capacity, row.capacity);
       EXPECT_TRUE(m.policy.chunked_prefix);
     }
+}
+
+// Rows behind a backend that absorbs would all be the oracle's work.
+TEST(M1, WithoutABackendForRowsEveryPromptIsAbsorbed) {
+  for (const char* device : {"sm80", "sm100"}) {
+    const Resolution r = explain(device, "deepseek-v2-lite");
+    EXPECT_EQ(mla(r).paths, (Paths{Path::kAbsorbed})) << device;
+    EXPECT_TRUE(mla(r).policy.one_path);
+    EXPECT_TRUE(has_rule(r, "M1"));
+  }
+  // Asked for by name it serves them.
+  EXPECT_EQ(mla(explain("sm80", "deepseek-v2-lite", "--attention-backend reference")).paths, kAll);
 }
 
 TEST(M1ToM4, FlagsSetThem) {
@@ -106,8 +115,9 @@ TEST(M2, NobodyGivesAnLse) {
                   explain("sm90", "deepseek-v3", alone + ",trtllm_mla:absorbed-extend=off"), "M5"),
               AllOf(HasSubstr("no prefill candidate merges chunks"),
                     HasSubstr("drop --no-attention-fallback")));
-  // Another of the list does.
-  EXPECT_EQ(mla(explain("sm90", "deepseek-v3", "--assume trtllm_mla:lse-out=off")).paths, kAll);
+  // The oracle at the end of the list would, but is none to choose a path for.
+  EXPECT_EQ(mla(explain("sm90", "deepseek-v3", "--assume trtllm_mla:lse-out=off")).paths,
+            (Paths{Path::kRagged, Path::kAbsorbed}));
 }
 
 TEST(M6, TheDecodeShapedKernelAbsorbsAsTheFirst) {

@@ -151,12 +151,13 @@ void check_set(const Inputs& in, const Resolution& r) {
               r.graphs.max_bs == o.cuda_graph_max_bs);
   ASSERT_EQ(r.mla.has_value(), in.model.kind == attention::AttentionKind::kMla);
   if (r.mla) {
-    // Where no candidate takes chunks (M2) it is off.
+    // Where no candidate takes chunks (M2) it is off; the oracle counts only as the first.
     const auto& list = r.of(Phase::kPrefill);
     const bool taken = std::any_of(list.begin(), list.end(), [&](const Candidate& c) {
       for (const Descriptor& d : in.backends)
         if (d.capabilities.name == c.backend)
-          return attention::takes_path(d.capabilities, attention::Path::kChunked);
+          return (!d.capabilities.oracle || c.backend == list[0].backend) &&
+                 attention::takes_path(d.capabilities, attention::Path::kChunked);
       return false;
     });
     ASSERT_EQ(r.mla->policy.chunked_prefix, !o.disable_chunked_prefix_cache && taken);

@@ -196,6 +196,7 @@ Capabilities capabilities() {
   c.window = c.soft_cap = c.sinks = c.tree_mask = c.lse_out = true;
   c.batch_invariant = true;
   c.tolerates_host_copies = true;
+  c.oracle = true;
   return c;
 }
 
