@@ -89,7 +89,7 @@ CudaRunner::~CudaRunner() {
   if (stream_) stream_->synchronize();
 }
 
-Result<Launched> CudaRunner::launch(StepPlan plan) {
+Result<std::shared_ptr<sched::StepResult>> CudaRunner::launch(StepPlan plan) {
   ATTUNE_RETURN_IF_ERROR(stream_->status());
   auto shared = std::make_shared<const StepPlan>(std::move(plan));
   auto result = std::make_shared<sched::StepResult>();
@@ -122,7 +122,7 @@ Result<Launched> CudaRunner::launch(StepPlan plan) {
       row.error = status.message();
     }
   });
-  return Launched{shared, result, stream_->record()};
+  return result;
 }
 
 // What a place has no room for is told by its rows, and spoils no other's step.
@@ -235,8 +235,7 @@ void CudaRunner::capture(int32_t size, const Arrays& arrays, Lane& lane, Capture
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   base::log_info("CUDA graph of a ", name, ": ", to.graph->nodes(), " nodes, ",
                  (free - device_->free_memory()) >> 20, " MiB, captured in ",
-                 static_cast<int>(took.count()), " ms (", graphs_.size(), " of ",
-                 graph_sizes_.size(), ")");
+                 static_cast<int>(took.count()), " ms");
 }
 
 // In pieces of as many rows as there is room for logits.

@@ -26,7 +26,7 @@ class CudaRunner final : public Runner {
                                                     attention::Router& router,
                                                     device::Device& device, device::Stream& stream);
   ~CudaRunner() override;
-  Result<Launched> launch(sched::StepPlan plan) override;
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override;
 
  private:
   // What the host reads of one step in flight.

@@ -26,7 +26,6 @@
 namespace attune {
 namespace {
 
-using engine::Launched;
 using engine::LoadedEngine;
 using engine::ModelRunner;
 using Clock = std::chrono::steady_clock;
@@ -183,9 +182,9 @@ class EngineImpl final : public Engine {
     const uint64_t id = plan.id;
     Step& step = in_flight_.emplace_back(id);
     const Status status = base::guarded([&] {
-      Result<Launched> launched = loaded_.runner->launch(std::move(plan));
+      auto launched = loaded_.runner->launch(std::move(plan));
       if (launched.ok()) {
-        step.launched = std::move(launched).value();
+        step.result = std::move(launched).value();
       } else {
         step.error = launched.status().to_string();
       }
@@ -215,7 +214,7 @@ class EngineImpl final : public Engine {
     in_flight_.pop_front();
     if (!step.error.empty()) base::log_error("step ", step.id, " failed: ", step.error);
     std::vector<TokenEvent> news = step.error.empty()
-                                       ? loaded_.scheduler->commit(*step.launched.result)
+                                       ? loaded_.scheduler->commit(*step.result)
                                        : loaded_.scheduler->fail_step(step.id, step.error);
     size_t tokens = 0;
     for (TokenEvent& event : news) {
@@ -276,7 +275,7 @@ class EngineImpl final : public Engine {
   struct Step {
     explicit Step(uint64_t i) : id(i) {}
     uint64_t id;
-    Launched launched;
+    std::shared_ptr<sched::StepResult> result;
     std::string error;  // not empty: it was not launched
   };
 

@@ -33,7 +33,7 @@ class FailingRunner final : public Runner {
   using Fails = std::function<Status(uint64_t launch)>;
   FailingRunner(std::unique_ptr<Runner> real, Fails fails)
       : real_(std::move(real)), fails_(std::move(fails)) {}
-  Result<Launched> launch(sched::StepPlan plan) override {
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override {
     // What a failed step would have left, nothing may be planned upon.
     for (const sched::StepRow& row : plan.rows) EXPECT_FALSE(failed_.contains(row.request));
     Status status;

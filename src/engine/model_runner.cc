@@ -45,7 +45,7 @@ ModelRunner::~ModelRunner() {
   if (stream_) stream_->synchronize();
 }
 
-Result<Launched> ModelRunner::launch(StepPlan plan) {
+Result<std::shared_ptr<sched::StepResult>> ModelRunner::launch(StepPlan plan) {
   auto shared = std::make_shared<const StepPlan>(std::move(plan));
   auto result = std::make_shared<sched::StepResult>();
   result->id = shared->id;
@@ -58,7 +58,7 @@ Result<Launched> ModelRunner::launch(StepPlan plan) {
     const Status status = base::guarded([&] { execute(*shared, batches, *result); });
     if (!status.ok()) fail(*shared, status.message(), *result);
   });
-  return Launched{shared, result, stream_->record()};
+  return result;
 }
 
 void ModelRunner::admit(const sched::Admission& a) {

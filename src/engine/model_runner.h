@@ -31,7 +31,7 @@ class ModelRunner final : public Runner {
                                                      device::Stream& stream);
   ~ModelRunner() override;
 
-  Result<Launched> launch(sched::StepPlan plan) override;
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override;
 
  private:
   // What a sequence keeps on the device between steps.

@@ -27,22 +27,16 @@ struct RunnerConfig {
   int32_t max_graph_size = 0;  // GPU: decode sequences of the largest CUDA graph; 0: none
 };
 
-// A launched step. `result` is complete once `event` is done.
-struct Launched {
-  std::shared_ptr<const sched::StepPlan> plan;
-  std::shared_ptr<sched::StepResult> result;
-  std::shared_ptr<device::Event> event;
-};
-
 // What the step loop asks of it. Called on the engine's thread.
 class Runner {
  public:
   static constexpr int kInFlight = 2;
   virtual ~Runner() = default;
-  // At most kInFlight steps may be launched and not done. Errors are of this step, nothing of which
-  // will run: no backend serves one of its batches, or has no memory for it. What fails while it
-  // runs is an error of its result's rows.
-  virtual Result<Launched> launch(sched::StepPlan plan) = 0;
+  // The result is complete once the stream's work so far is done (Stream::notify). At most
+  // kInFlight steps may be launched and not done. Errors are of this step, nothing of which will
+  // run: no backend serves one of its batches, or has no memory for it. What fails while it runs is
+  // an error of its result's rows.
+  virtual Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) = 0;
 };
 
 // Ids that a request cannot draw before its min_new_tokens: the model's ends and its own stops.

@@ -13,6 +13,9 @@
 namespace attune::ops::cuda {
 namespace {
 
+// Rows that choose the tile of grouped products where it must be the same for every batch.
+constexpr int32_t kOneTile = 1;
+
 using gemm::CudaLayout;
 using gemm::kGemvRows;
 using gemm::Product;
@@ -127,7 +130,7 @@ bool at_once(const LinearParams* items, int32_t count, gemm::ProblemList& list, 
                  .layout = layout_of(head),
                  .y_bf16 = head.y_dtype == DType::kBF16,
                  .accumulate = head.accumulate,
-                 .typical_m = most},
+                 .typical_m = head.deterministic ? kOneTile : most},
                 head.weight->cuda->info(), stream);
   return true;
 }
@@ -178,7 +181,7 @@ void expert_linear(const ExpertLinearParams& p, Stream& stream) {
                  .layout = static_cast<CudaLayout>(head.layout),
                  .y_bf16 = p.y_dtype == DType::kBF16,
                  .accumulate = false,
-                 .typical_m = (p.rows + experts - 1) / experts},
+                 .typical_m = p.deterministic ? kOneTile : (p.rows + experts - 1) / experts},
                 head.cuda->info(), stream);
 }
 
