@@ -1,5 +1,6 @@
 // attune bench attention: the backends by themselves.
 #include <cstdio>
+#include <utility>
 
 #include "bench/attention.h"
 #include "cli/bench.h"
@@ -10,9 +11,10 @@ namespace {
 
 Status attention(const Invocation& call, const bench::AttentionConfig& config) {
   ATTUNE_ASSIGN_OR_RETURN(const auto device, engine::create_device(call.settings.options()));
-  if (!call.json)
-    std::printf("%s\n%s\n", device->info().name.c_str(), bench::attention_header().c_str());
+  bool first = true;
   return bench::run_attention(config, *device, [&](const bench::AttentionRow& row) {
+    if (std::exchange(first, false) && !call.json)
+      std::printf("%s\n%s\n", device->info().name.c_str(), bench::attention_header().c_str());
     if (!call.json) std::printf("%s\n", bench::to_line(row).c_str());
     if (call.json && row.refused.empty())
       std::printf("%s\n", bench::to_json(row, device->info()).c_str());
