@@ -391,9 +391,12 @@ TEST_F(HttpServerTest, HalfClosedClientsGetTheirAnswers) {
   });
   EXPECT_EQ(held.read_reply().body, "late");
   EXPECT_TRUE(held.at_end());
+  // A 100 comes before the held answer only if the end of the client's side was seen before that.
   std::vector<int> statuses;
-  for (int i = 0; i < 4; ++i) statuses.push_back(pipelined.read_reply().status);
-  std::erase(statuses, 100);
+  while (statuses.size() < 3) {
+    const int status = pipelined.read_reply().status;
+    if (status != 100) statuses.push_back(status);
+  }
   EXPECT_EQ(statuses, (std::vector<int>{200, 200, 200}));
   EXPECT_TRUE(pipelined.at_end());
   EXPECT_EQ(handler.closed, 0);
