@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "ops/gemm/cpu/packed.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/parts.h"
 #include "tensor/half.h"
 
 namespace attune::ops {
@@ -321,34 +322,11 @@ void pack_panel(const std::vector<tensor::TensorView>& parts, Layout layout, int
     pack(rows, unit * file_bytes, out + unit * s.unit_bytes());
 }
 
-// The rows of all parts, or why they make no weight.
+// The rows of all parts, or why the kernels cannot hold them.
 Result<int64_t> check_parts(const std::vector<tensor::TensorView>& parts, Layout layout,
                             DType act) {
-  if (parts.empty()) return invalid_argument("pack_weight: no tensor given");
-  const tensor::TensorView& head = parts[0];
-  if (act != DType::kF32 && act != DType::kBF16)
-    return invalid_argument(base::cat("pack_weight: activations of type ", tensor::dtype_name(act),
-                                      "; use float32 or bfloat16"));
-  if (layout == Layout::kCount)
-    return invalid_argument(base::cat("pack_weight: ", tensor::dtype_name(head.dtype),
-                                      " is no type of a linear layer's weight"));
-  int64_t n = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const tensor::TensorView& part = parts[i];
-    if (part.shape.rank != 2 || part.shape[0] < 1 || part.shape[1] < 1)
-      return invalid_argument(base::cat("pack_weight: part ", i, " has shape ",
-                                        part.shape.to_string(), "; a weight is [outputs, inputs]"));
-    if (part.dtype != head.dtype || part.shape[1] != head.shape[1])
-      return invalid_argument(
-          base::cat("pack_weight: part ", i, " is ", tensor::dtype_name(part.dtype), " ",
-                    part.shape.to_string(), ", part 0 is ", tensor::dtype_name(head.dtype), " ",
-                    head.shape.to_string(), "; parts of one weight share type and inputs"));
-    n += part.shape[0];
-  }
-  const int64_t k = head.shape[1], block = tensor::dtype_info(head.dtype).block_elems;
-  if (k % block != 0)
-    return invalid_argument(base::cat("pack_weight: ", k, " inputs are no multiple of ",
-                                      tensor::dtype_name(head.dtype), "'s block of ", block));
+  ATTUNE_ASSIGN_OR_RETURN(const int64_t n, rows_of_parts(parts, layout != Layout::kCount, act));
+  const int64_t k = parts[0].shape[1];
   if (k > kMaxK || n > INT32_MAX - 2 * kPanel)
     return unsupported(base::cat("pack_weight: a weight [", n, ", ", k, "] is too large: at most ",
                                  kMaxK, " inputs"));

@@ -7,6 +7,7 @@
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/layout.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/parts.h"
 #include "tensor/half.h"
 
 namespace attune::ops {
@@ -254,39 +255,17 @@ void pack_rows(const Source& source, DType dtype, CudaLayout layout, int64_t row
   });
 }
 
-// The rows of all parts, or why they make no weight.
+// The rows of all parts, or why a GPU cannot hold them.
 Result<int64_t> check(const std::vector<TensorView>& parts, CudaLayout layout, DType act) {
-  if (parts.empty()) return invalid_argument("pack_weight: no tensor given");
-  const TensorView& head = parts[0];
-  if (act != DType::kF32 && act != DType::kBF16)
-    return invalid_argument(base::cat("pack_weight: activations of type ", tensor::dtype_name(act),
-                                      "; use float32 or bfloat16"));
-  if (layout == CudaLayout::kCount)
-    return invalid_argument(base::cat("pack_weight: ", tensor::dtype_name(head.dtype),
-                                      " is no type of a linear layer's weight"));
-  int64_t n = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const TensorView& part = parts[i];
-    if (part.shape.rank != 2 || part.shape[0] < 1 || part.shape[1] < 1)
-      return invalid_argument(base::cat("pack_weight: part ", i, " has shape ",
-                                        part.shape.to_string(), "; a weight is [outputs, inputs]"));
-    if (part.dtype != head.dtype || part.shape[1] != head.shape[1])
-      return invalid_argument(
-          base::cat("pack_weight: part ", i, " is ", tensor::dtype_name(part.dtype), " ",
-                    part.shape.to_string(), ", part 0 is ", tensor::dtype_name(head.dtype), " ",
-                    head.shape.to_string(), "; parts of one weight share type and inputs"));
-    n += part.shape[0];
-  }
-  const int64_t k = head.shape[1], block = tensor::dtype_info(head.dtype).block_elems;
-  if (k % block != 0)
-    return invalid_argument(base::cat("pack_weight: ", k, " inputs are no multiple of ",
-                                      tensor::dtype_name(head.dtype), "'s block of ", block));
+  ATTUNE_ASSIGN_OR_RETURN(const int64_t n, rows_of_parts(parts, layout != CudaLayout::kCount, act));
+  const int64_t k = parts[0].shape[1];
   if (layout != CudaLayout::kF32 && k % 32 != 0)
     return unsupported(base::cat("pack_weight: ", k,
                                  " inputs: on a GPU they must be a multiple of 32 with bfloat16 "
                                  "activations; use --device cpu"));
-  if (block > 1 && act == DType::kF32)
-    return unsupported(base::cat("pack_weight: ", tensor::dtype_name(head.dtype),
+  const DType dtype = parts[0].dtype;
+  if (tensor::dtype_info(dtype).block_elems > 1 && act == DType::kF32)
+    return unsupported(base::cat("pack_weight: ", tensor::dtype_name(dtype),
                                  " with float32 activations: on a GPU they are bfloat16"));
   if (k > INT32_MAX / 4 || n > INT32_MAX - 2 * kTileRows)
     return unsupported(base::cat("pack_weight: a weight [", n, ", ", k, "] is too large"));
