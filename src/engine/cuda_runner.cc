@@ -102,7 +102,7 @@ Result<std::shared_ptr<sched::StepResult>> CudaRunner::launch(StepPlan plan) {
   batches_->fill(*shared, size);
   ATTUNE_CHECK(static_cast<int32_t>(batches_->ids.size()) <= config_.max_tokens);
   staging_.begin(static_cast<int>(shared->id % kInFlight));
-  const Arrays arrays = stage(*shared, lane);
+  const Arrays arrays = stage(*shared, size, lane);
   batches_->stage(staging_);
   ATTUNE_RETURN_IF_ERROR(batches_->route(*router_, *plan_maker_, *stream_));
   staging_.send(*stream_);
@@ -141,7 +141,7 @@ int32_t CudaRunner::graph_size(const StepPlan& plan) const {
   return size == graph_sizes_.end() ? 0 : *size;
 }
 
-CudaRunner::Arrays CudaRunner::stage(const StepPlan& plan, Lane& lane) {
+CudaRunner::Arrays CudaRunner::stage(const StepPlan& plan, int32_t size, Lane& lane) {
   std::vector<int32_t>&last = scratch_.last, &places = scratch_.places, &at = scratch_.positions;
   std::vector<int32_t>&prompt = scratch_.prompt, &prompt_ids = scratch_.prompt_ids;
   for (std::vector<int32_t>* v : {&last, &places, &at, &prompt, &prompt_ids}) v->clear();
@@ -170,10 +170,8 @@ CudaRunner::Arrays CudaRunner::stage(const StepPlan& plan, Lane& lane) {
   }
   a.num_tokens = static_cast<int32_t>(batches_->ids.size());
   // A step that is filled up draws for the rows more too, into nowhere.
-  const int32_t fill = a.num_tokens - static_cast<int32_t>(last.size());
-  const bool decode_only = prompt.empty() && graph_size(plan) > 0;
-  for (int32_t i = 0; decode_only && i < fill; ++i) {
-    last.push_back(a.num_tokens - fill + i);
+  for (auto row = static_cast<int32_t>(last.size()); row < size; ++row) {
+    last.push_back(row);
     places.push_back(-1);
     at.push_back(0);
   }

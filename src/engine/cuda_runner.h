@@ -67,7 +67,7 @@ class CudaRunner final : public Runner {
   void admit(const sched::Admission& admission);
   // Sequences that a decode step is filled up to; 0: it is launched as it is.
   int32_t graph_size(const sched::StepPlan& plan) const;
-  Arrays stage(const sched::StepPlan& plan, Lane& lane);
+  Arrays stage(const sched::StepPlan& plan, int32_t size, Lane& lane);
   void run(const Arrays& arrays, Lane& lane);
   void run_graph(int32_t size, const Arrays& arrays, Lane& lane);
   void capture(int32_t size, const Arrays& arrays, Lane& lane, Captured& to);
