@@ -11,8 +11,8 @@
 #include "attention/registry.h"
 #include "base/log.h"
 #include "engine/staging.h"
+#include "ops/convert.h"
 #include "ops/ops.h"
-#include "tensor/half.h"
 
 namespace attune::bench {
 namespace {
@@ -156,7 +156,6 @@ class Bench {
 
   // Of the KV type, uniform in [-1, 1).
   std::vector<char> random_values(int64_t bytes) const {
-    std::vector<char> out(bytes);
     uint64_t state = 88172645463325252u;
     const auto next = [&] {
       state ^= state << 13;
@@ -164,20 +163,10 @@ class Bench {
       state ^= state << 17;
       return float(int32_t(state >> 40) - (1 << 23)) * 0x1p-23f;
     };
-    const int64_t elem = tensor::dtype_bytes(case_.kv_dtype, 1);
-    for (int64_t i = 0; i < bytes / elem; ++i) {
-      const float f = next();
-      if (case_.kv_dtype == DType::kF32) {
-        reinterpret_cast<float*>(out.data())[i] = f;
-      } else if (case_.kv_dtype == DType::kF8E4M3) {
-        reinterpret_cast<uint8_t*>(out.data())[i] = tensor::f32_to_f8e4m3(f);
-      } else if (case_.kv_dtype == DType::kF8E5M2) {
-        reinterpret_cast<uint8_t*>(out.data())[i] = tensor::f32_to_f8e5m2(f);
-      } else {
-        reinterpret_cast<uint16_t*>(out.data())[i] =
-            case_.kv_dtype == DType::kF16 ? tensor::f32_to_f16(f) : tensor::f32_to_bf16(f);
-      }
-    }
+    std::vector<float> values(bytes / tensor::dtype_bytes(case_.kv_dtype, 1));
+    for (float& v : values) v = next();
+    std::vector<char> out(bytes);
+    ops::cpu::convert_row(values.data(), std::ssize(values), case_.kv_dtype, out.data());
     return out;
   }
 
@@ -192,13 +181,10 @@ class Bench {
     std::mt19937 random(2);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : values) v = uniform(random);
-    std::vector<uint16_t> halves;
-    const void* from = values.data();
-    if (elem == 2) {
-      for (float v : values) halves.push_back(tensor::f32_to_bf16(v));
-      from = halves.data();
-    }
-    stream_.copy(q_.data(), from, q_.bytes());
+    std::vector<char> converted(q_.bytes());
+    ops::cpu::convert_row(values.data(), std::ssize(values), elem == 2 ? DType::kBF16 : DType::kF32,
+                          converted.data());
+    stream_.copy(q_.data(), converted.data(), q_.bytes());
     batch_ = {.phase = case_.phase,
               .path = h.mla ? attention::Path::kAbsorbed : attention::Path::kPaged,
               .num_seqs = case_.seqs,
