@@ -34,6 +34,10 @@ class Mha final : public Block {
                            device);
   }
 
+  std::vector<Linear*> weights(int32_t index) override {
+    return {&layers_[index].qkv, &layers_[index].o};
+  }
+
   int64_t scratch_bytes() const override { return qkv_.bytes() + q_.bytes() + attn_.bytes(); }
 
   void run(int32_t index, const Step& step, float* hidden, device::Stream& stream) override {

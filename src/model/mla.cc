@@ -123,6 +123,13 @@ int64_t Mla::scratch_bytes() const {
   return sum;
 }
 
+std::vector<Linear*> Mla::weights(int32_t index) {
+  Layer& layer = layers_[index];
+  std::vector<Linear*> all = {&layer.q, &layer.kv_a, &layer.o};
+  if (c_.config.mla.q_lora_rank > 0) all.insert(all.begin(), &layer.q_a);
+  return all;
+}
+
 void Mla::run(int32_t index, const Step& step, float* hidden, device::Stream& stream) {
   const formats::ModelConfig& m = c_.config;
   const Layer& layer = layers_[index];

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/rows.h"
@@ -68,6 +69,47 @@ class Bench {
     report("plain read", time(*graph, 5), bytes_);
   }
 
+  // As `chain`, by the kernel for a decode batch.
+  void batch(int32_t m, const gemm::BatchTuning& tuning, bool between) {
+    int64_t at = 0;
+    std::vector<int64_t> begins;
+    for (const Shape& s : shapes_)
+      begins.push_back(at), at += gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
+    int64_t none = 0;
+    const PackedWeight of_small = weight({4096, 32, true}, none);
+    const LinearParams small{.m = 1,
+                             .weight = &of_small,
+                             .bias = x_.as<float>(),
+                             .y = y_.data(),
+                             .y_dtype = DType::kF32,
+                             .ldy = 4096};
+    auto graph = captured([&] {
+      for (size_t i = 0; i < shapes_.size(); ++i) {
+        const Shape& s = shapes_[i];
+        const size_t next = (i + 1) % shapes_.size();
+        gemm::batch_linear(
+            {.w = arena_.as<uint8_t>() + begins[i],
+             .n = s.n,
+             .k = s.k,
+             .m = m,
+             .x = x_.data(),
+             .ldx = s.k,
+             .y = y_.data(),
+             .ldy = s.n,
+             .y_bf16 = !s.residual,
+             .accumulate = s.residual,
+             .next = arena_.as<uint8_t>() + begins[next],
+             .next_bytes = gemm::weight_bytes(CudaLayout::kBF16, shapes_[next].n, shapes_[next].k)},
+            context_->batch_workspace().data(), device_->info(), *stream_, tuning);
+        if (between) gemm::add_bias(small, *stream_);
+      }
+    });
+    report("batch m=" + std::to_string(m) + " tile " + std::to_string(tuning.tile) + " shared " +
+               std::to_string(tuning.shared_bytes >> 10) + "K next " +
+               std::to_string(tuning.next_bytes >> 10) + "K" + (between ? " between" : ""),
+           time(*graph, 5), bytes_);
+  }
+
   void chain(const std::string& what, CudaLayout layout, int32_t m, bool pdl,
              const gemm::GemvTuning& tuning, bool between = false) {
     stream_->set_pdl(pdl);
@@ -81,6 +123,7 @@ class Bench {
                              .ldy = 4096};
     auto graph = captured([&] {
       for (const Shape& s : shapes_) {
+        const Shape& next = (&s)[&s < &shapes_.back() ? 1 : 0];
         gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
                     .n = s.n,
                     .k = s.k,
@@ -90,7 +133,9 @@ class Bench {
                     .y = y_.data(),
                     .ldy = s.n,
                     .y_bf16 = !s.residual,
-                    .accumulate = s.residual},
+                    .accumulate = s.residual,
+                    .next = arena_.as<uint8_t>() + bytes + gemm::weight_bytes(layout, s.n, s.k),
+                    .next_bytes = gemm::weight_bytes(layout, next.n, next.k)},
                    layout, device_->info(), *stream_, tuning);
         if (between) gemm::add_bias(small, *stream_);
         bytes += gemm::weight_bytes(layout, s.n, s.k);
@@ -322,11 +367,21 @@ class Bench {
 
 void sweep(Bench& bench) {
   for (const bool between : {false, true})
-    for (int32_t m : {1, 4, 16})
-      for (int stages : {2, 3, 4})
-        bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(stages) + " stages" +
+    for (int32_t m : {1, 16})
+      for (int next : {0, 32, 64, 128, 256})
+        bench.chain("  m=" + std::to_string(m) + ", next " + std::to_string(next) + "K" +
                         (between ? ", a small kernel between" : ""),
-                    CudaLayout::kBF16, m, true, {.stages = stages}, between);
+                    CudaLayout::kBF16, m, true, {.next_bytes = next << 10}, between);
+  for (const int shared : {227, 112})
+    for (const int tile : {128, 256})
+      for (const int next : {0, 64, 128})
+        for (const bool between : {false, true})
+          if (!between || shared == 227)
+            bench.batch(64, {.tile = tile, .shared_bytes = shared << 10, .next_bytes = next << 10},
+                        between);
+  for (int32_t m : {1, 16, 17, 32, 96, 128, 160, 192, 224, 256})
+    for (const int tile : {128, 256})
+      if (m <= 128 || tile == 128) bench.batch(m, {.tile = tile, .next_bytes = 64 << 10}, false);
 }
 
 }  // namespace

@@ -9,8 +9,14 @@
 
 namespace attune::ops::gemm {
 
-__device__ __forceinline__ void barrier_init(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(barrier)));
+// `arrivals` of a phase.
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals = 1) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
 }
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -67,6 +73,38 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
       "cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
       "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
+#endif
+}
+// The same without the policy.
+__device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int column, int row,
+                                         uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3}], [%4];" ::"r"(shared_address(to)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+      : "memory");
+#endif
+}
+
+// What a kernel fetches of the weight that the next product reads.
+struct NextWeight {
+  const uint8_t* data = nullptr;  // aligned to 16 bytes
+  int64_t bytes = 0;
+  int32_t share = 0;  // the most bytes of a CTA
+};
+// The beginning of what CTA blockIdx.x of gridDim.x will read, if they part the weight evenly, into
+// the L2. By `threads` threads of the CTA, of which this is number `thread`.
+__device__ __forceinline__ void prefetch(const NextWeight& next, int thread, int threads) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int64_t kPiece = 4096;
+  const int64_t units = next.bytes / 16;
+  const int64_t begin = units * blockIdx.x / gridDim.x * 16;
+  const int64_t end = min(units * (blockIdx.x + 1) / gridDim.x * 16, begin + next.share);
+  for (int64_t at = begin + thread * kPiece; at < end; at += threads * kPiece)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(next.data + at),
+                 "r"(static_cast<uint32_t>(min(kPiece, end - at)))
+                 : "memory");
 #endif
 }
 

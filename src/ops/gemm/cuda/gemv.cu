@@ -13,6 +13,7 @@
 #include "ops/gemm/cuda/bulk_copy.cuh"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/mma.cuh"
+#include "ops/gemm/cuda/tensor_map.h"
 
 namespace attune::ops::gemm {
 namespace {
@@ -22,6 +23,7 @@ constexpr int kThreads = kWarps * 32;
 // Tiles whose sums are kept while x passes in parts.
 constexpr int kSaved = 4;
 constexpr int kMaxStages = 4;       // of a warp
+constexpr int kNextShare = 128 << 10;
 constexpr int kBarrierBytes = 384;  // kMaxStages for each warp, and two for x
 
 struct Shape {
@@ -29,7 +31,8 @@ struct Shape {
   int32_t stages;
   int32_t x_part;    // k of x in shared memory at a time: all, or a multiple of all warps' units
   int32_t x_stride;  // bytes
-  CUtensorMap map;   // of bfloat16 weights, [n, k]
+  NextWeight next;
+  CUtensorMap map;  // of bfloat16 weights, [n, k]
 };
 
 // ---- formats: what a unit is, and its product ----
@@ -337,6 +340,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
     __syncwarp();
     for (int i = 0; i < s.stages && !ahead.done(); ++i, ahead.next())
       if (lane == 0) request(i);
+    if (ahead.done() && lane == 0) prefetch(s.next, warp, kWarps);
   }
   device::pdl_wait();
 
@@ -393,6 +397,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
             if (!ahead.done()) {
               if (lane == 0) request(stage);
               ahead.next();
+              if (ahead.done() && lane == 0) prefetch(s.next, warp, kWarps);
             }
             if (++stage == s.stages) {
               stage = 0;
@@ -426,26 +431,6 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   }
 }
 
-// Of the driver, which the runtime opens. Null where it has none.
-decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                       &result) != cudaSuccess)
-    return nullptr;
-  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-}
-
-void set_map(const GemvParams& p, CUtensorMap* map) {
-  static const auto encode = tensor_map_encoder();
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(p.k), static_cast<cuuint64_t>(p.n)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(p.k) * 2};
-  const cuuint32_t box[] = {kBlockK, kTileRows}, steps[] = {1, 1};
-  encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<uint8_t*>(p.w), sizes, strides, box,
-         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-         CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
-
 template <typename Format, int kTiles, bool kBulk>
 void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream& stream,
             const GemvTuning& tuning) {
@@ -461,6 +446,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
   constexpr int kPart = 1024;  // a multiple of every unit
   Shape s{.p = p, .stages = 0, .x_part = p.k, .x_stride = stride(p.k)};
+  s.next = {p.next, p.next_bytes, tuning.next_bytes < 0 ? kNextShare : tuning.next_bytes};
   int64_t fixed = kBarrierBytes + kSums + int64_t{p.m} * s.x_stride;
   if (fixed + kFewest * kStage > limit) {
     s.x_part = kPart;
@@ -476,7 +462,8 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
                              : int64_t{kAll};
     const int64_t most = tuning.stages > 0 ? std::min(tuning.stages, kMaxStages) : kMaxStages;
     s.stages = static_cast<int32_t>(std::min((room - fixed) / kStage, most));
-    if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>) set_map(p, &s.map);
+    if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>) 
+      s.map = tensor_map(p.w, p.n, p.k, p.k, kTileRows);
   }
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
   device::launch_kernel(
@@ -533,7 +520,7 @@ bool prepare_gemv(const device::DeviceInfo& info) {
                     cudaFuncSetAttribute(gemv_kernel<decltype(format), tiles, bulk>,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, most);
                   });
-  return info.sm < 90 || tensor_map_encoder() != nullptr;
+  return info.sm < 90 || has_tensor_maps();
 }
 
 void gemv(const GemvParams& p, CudaLayout layout, const device::DeviceInfo& info,

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/grouped.h"
@@ -20,6 +21,10 @@ using gemm::CudaLayout;
 using gemm::kGemvRows;
 using gemm::Product;
 
+// Up to here our own kernel beats cuBLASLt for bfloat16 weights (docs/cuda.md).
+constexpr int32_t kBatchRows = 256;
+static_assert(kBatchRows <= gemm::kBatchRows);
+
 // Up to here weights in codes are read once for each kGemvRows rows; from there on writing them out
 // as bfloat16 costs less.
 constexpr int32_t kCodeRows = 4 * kGemvRows;
@@ -30,6 +35,10 @@ CudaLayout layout_of(const LinearParams& p) {
 
 int64_t y_bytes(const LinearParams& p) {
   return p.y_dtype == DType::kBF16 ? 2 : 4;
+}
+
+bool aligned(const void* x, int64_t ldx) {
+  return (reinterpret_cast<uint64_t>(x) | static_cast<uint64_t>(ldx * 2)) % 16 == 0;
 }
 
 // Rows of y from outputs [first, first + n) of the weight; first is a multiple of kTileRows.
@@ -48,8 +57,33 @@ void few_rows(const LinearParams& p, int64_t first, int64_t n, Stream& stream) {
                 .y = static_cast<char*>(p.y) + (row * p.ldy + first) * y_bytes(p),
                 .ldy = p.ldy,
                 .y_bf16 = p.y_dtype == DType::kBF16,
-                .accumulate = p.accumulate},
+                .accumulate = p.accumulate,
+                .next = row + kGemvRows < p.m ? nullptr : static_cast<const uint8_t*>(p.weight->next),
+                .next_bytes = row + kGemvRows < p.m ? 0 : p.weight->next_bytes},
                layout_of(p), context.info(), stream);
+}
+
+// By the kernel for a decode batch; false: it cannot, and y is as it was.
+bool batch_rows(const LinearParams& p, Stream& stream) {
+  const gemm::CudaContext& context = *p.weight->cuda;
+  if (p.m > kBatchRows || p.deterministic || context.batch_workspace().bytes() == 0 ||
+      !aligned(p.x, p.ldx) || p.weight->k % 8 != 0)
+    return false;
+  gemm::batch_linear({.w = p.weight->data.as<uint8_t>(),
+                      .n = p.weight->n,
+                      .k = p.weight->k,
+                      .m = p.m,
+                      .x = p.x,
+                      .ldx = p.ldx,
+                      .bias = p.bias,
+                      .y = p.y,
+                      .ldy = p.ldy,
+                      .y_bf16 = p.y_dtype == DType::kBF16,
+                      .accumulate = p.accumulate,
+                      .next = static_cast<const uint8_t*>(p.weight->next),
+                      .next_bytes = p.weight->next_bytes},
+                     context.batch_workspace().data(), context.info(), stream);
+  return true;
 }
 
 Product product(const LinearParams& p, const void* w, int64_t first, int64_t n) {
@@ -101,10 +135,6 @@ void in_parts(const LinearParams& p, Stream& stream) {
   if (p.bias) gemm::add_bias(p, stream);
 }
 
-bool aligned(const void* x, int64_t ldx) {
-  return (reinterpret_cast<uint64_t>(x) | static_cast<uint64_t>(ldx * 2)) % 16 == 0;
-}
-
 // By one launch; false: they are not alike enough.
 bool at_once(const LinearParams* items, int32_t count, gemm::ProblemList& list, Stream& stream) {
   const LinearParams& head = items[0];
@@ -145,7 +175,8 @@ void linear(const LinearParams& p, Stream& stream) {
       if (few || p.deterministic || !whole(p, stream)) gemm::linear_f32(p, stream);
       return;
     case CudaLayout::kBF16:
-      if (few || !whole(p, stream)) few_rows(p, 0, p.weight->n, stream);
+      if (few) return few_rows(p, 0, p.weight->n, stream);
+      if (!batch_rows(p, stream) && !whole(p, stream)) few_rows(p, 0, p.weight->n, stream);
       return;
     default:
       if (!p.deterministic && p.m <= kCodeRows) return few_rows(p, 0, p.weight->n, stream);
