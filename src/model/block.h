@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "model/forward.h"
 #include "model/linear.h"
@@ -25,8 +24,6 @@ class Block {
   // After the layers are loaded. Errors: resource_exhausted.
   virtual Status allocate(device::Device& device) = 0;
   virtual int64_t scratch_bytes() const = 0;
-  // The layer's weights that every token passes, in the order in which `run` reads them.
-  virtual std::vector<Linear*> weights(int32_t layer) = 0;
   // hidden[num_tokens, hidden_size] += f(norm(hidden)). Inside Stream::launch. REQUIRES: `layer`
   // was loaded.
   virtual void run(int32_t layer, const Step& step, float* hidden, device::Stream& stream) = 0;

@@ -27,7 +27,6 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
                                         "rope frequencies"));
   ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader));
   ATTUNE_RETURN_IF_ERROR(d->load_layers(loader));
-  d->chain_weights();
   d->weight_bytes_ = loader.packed_bytes() + d->embedding_.bytes();
   ATTUNE_RETURN_IF_ERROR(d->allocate(device));
   return d;
@@ -52,20 +51,6 @@ Status Decoder::load_layers(WeightLoader& loader) {
   // A tied head reads the embedding's values; packed apart, since the lookup wants whole rows.
   return loader.linear("", {c.tie_word_embeddings ? "model.embed_tokens" : "lm_head"}, false,
                        context_.options.act, head_);
-}
-
-void Decoder::chain_weights() {
-  std::vector<Linear*> order;
-  for (int32_t i = 0; i < context_.config.num_layers; ++i)
-    for (Block* block : {attention_.get(), &mlp_of(i)})
-      for (Linear* linear : block->weights(i)) order.push_back(linear);
-  order.push_back(&head_);
-  for (size_t i = 0; i < order.size(); ++i) {
-    const ops::PackedWeight& next = order[(i + 1) % order.size()]->parts.front().weight;
-    ops::PackedWeight& last = order[i]->parts.back().weight;
-    last.next = next.data.data();
-    last.next_bytes = next.bytes();
-  }
 }
 
 Status Decoder::allocate(device::Device& device) {

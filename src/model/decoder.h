@@ -51,7 +51,6 @@ class Decoder {
   Decoder() = default;
   Status load_embedding(WeightLoader& loader);
   Status load_layers(WeightLoader& loader);
-  void chain_weights();  // PackedWeight::next, in the order of a step
   Status allocate(device::Device& device);
   // The block of a layer's second half.
   Block& mlp_of(int32_t layer) const { return context_.config.moe.is_moe(layer) ? *moe_ : *mlp_; }

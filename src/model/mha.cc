@@ -23,7 +23,10 @@ class Mha final : public Block {
     }
     ATTUNE_RETURN_IF_ERROR(loader.linear(p + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                          m.qkv_bias, c_.options.act, layer.qkv));
-    return loader.linear(p + "self_attn.", {"o_proj"}, m.o_bias, c_.options.act, layer.o);
+    ATTUNE_RETURN_IF_ERROR(
+        loader.linear(p + "self_attn.", {"o_proj"}, m.o_bias, c_.options.act, layer.o));
+    layer.qkv.fetches(layer.o);
+    return {};
   }
 
   Status allocate(device::Device& device) override {
@@ -32,10 +35,6 @@ class Mha final : public Block {
                             {q_, t * q_width() * c_.inter_bytes(), "queries"},
                             {attn_, t * o_width() * c_.act_bytes(), "attention outputs"}},
                            device);
-  }
-
-  std::vector<Linear*> weights(int32_t index) override {
-    return {&layers_[index].qkv, &layers_[index].o};
   }
 
   int64_t scratch_bytes() const override { return qkv_.bytes() + q_.bytes() + attn_.bytes(); }

@@ -48,7 +48,9 @@ Status Mla::load(int32_t index, WeightLoader& loader) {
   ATTUNE_RETURN_IF_ERROR(loader.linear(p, {"kv_a_proj_with_mqa"}, m.qkv_bias, act, layer.kv_a));
   ATTUNE_RETURN_IF_ERROR(loader.vector(p + "kv_a_layernorm.weight", layer.kv_a_norm));
   ATTUNE_RETURN_IF_ERROR(load_up_projection(p, layer, loader));
-  return loader.linear(p, {"o_proj"}, m.o_bias, act, layer.o);
+  ATTUNE_RETURN_IF_ERROR(loader.linear(p, {"o_proj"}, m.o_bias, act, layer.o));
+  layer.kv_a.fetches(layer.o);
+  return {};
 }
 
 Status Mla::load_up_projection(const std::string& p, Layer& layer, WeightLoader& loader) {
@@ -121,13 +123,6 @@ int64_t Mla::scratch_bytes() const {
         &latents_, &rows_, &part_, &part_lse_, &lse_})
     sum += b->bytes();
   return sum;
-}
-
-std::vector<Linear*> Mla::weights(int32_t index) {
-  Layer& layer = layers_[index];
-  std::vector<Linear*> all = {&layer.q, &layer.kv_a, &layer.o};
-  if (c_.config.mla.q_lora_rank > 0) all.insert(all.begin(), &layer.q_a);
-  return all;
 }
 
 void Mla::run(int32_t index, const Step& step, float* hidden, device::Stream& stream) {

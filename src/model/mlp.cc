@@ -20,9 +20,6 @@ class Mlp final : public Block {
   }
 
   Status allocate(device::Device& device) override { return mlp_.allocate(device); }
-  std::vector<Linear*> weights(int32_t index) override {
-    return {&layers_[index].mlp.gate_up, &layers_[index].mlp.down};
-  }
   int64_t scratch_bytes() const override { return mlp_.scratch_bytes(); }
 
   void run(int32_t index, const Step& step, float* hidden, device::Stream& stream) override {

@@ -77,12 +77,6 @@ int64_t Moe::scratch_bytes() const {
   return sum;
 }
 
-std::vector<Linear*> Moe::weights(int32_t index) {
-  Layer& layer = layers_[index];
-  if (m_.shared_experts == 0) return {&layer.router};
-  return {&layer.router, &layer.shared.gate_up, &layer.shared.down};
-}
-
 void Moe::run(int32_t index, const Step& step, float* hidden, device::Stream& stream) {
   const Layer& layer = layers_[index];
   c_.norm(hidden, c_.config.hidden_size, layer.norm, c_.config.rms_norm_eps, step.in.num_tokens,

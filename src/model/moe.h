@@ -23,7 +23,6 @@ class Moe final : public Block {
   Status load(int32_t index, WeightLoader& loader) override;
   Status allocate(device::Device& device) override;
   int64_t scratch_bytes() const override;
-  std::vector<Linear*> weights(int32_t index) override;
   void run(int32_t index, const Step& step, float* hidden, device::Stream& stream) override;
 
  private:

@@ -86,7 +86,6 @@ class Bench {
     auto graph = captured([&] {
       for (size_t i = 0; i < shapes_.size(); ++i) {
         const Shape& s = shapes_[i];
-        const size_t next = (i + 1) % shapes_.size();
         gemm::batch_linear(
             {.w = arena_.as<uint8_t>() + begins[i],
              .n = s.n,
@@ -97,16 +96,13 @@ class Bench {
              .y = y_.data(),
              .ldy = s.n,
              .y_bf16 = !s.residual,
-             .accumulate = s.residual,
-             .next = arena_.as<uint8_t>() + begins[next],
-             .next_bytes = gemm::weight_bytes(CudaLayout::kBF16, shapes_[next].n, shapes_[next].k)},
+             .accumulate = s.residual},
             context_->batch_workspace().data(), device_->info(), *stream_, tuning);
         if (between) gemm::add_bias(small, *stream_);
       }
     });
     report("batch m=" + std::to_string(m) + " tile " + std::to_string(tuning.tile) + " shared " +
-               std::to_string(tuning.shared_bytes >> 10) + "K next " +
-               std::to_string(tuning.next_bytes >> 10) + "K" + (between ? " between" : ""),
+               std::to_string(tuning.shared_bytes >> 10) + "K" + (between ? " between" : ""),
            time(*graph, 5), bytes_);
   }
 
@@ -372,16 +368,13 @@ void sweep(Bench& bench) {
         bench.chain("  m=" + std::to_string(m) + ", next " + std::to_string(next) + "K" +
                         (between ? ", a small kernel between" : ""),
                     CudaLayout::kBF16, m, true, {.next_bytes = next << 10}, between);
-  for (const int shared : {227, 112})
+  for (const int shared : {227, 170, 112})
     for (const int tile : {128, 256})
-      for (const int next : {0, 64, 128})
-        for (const bool between : {false, true})
-          if (!between || shared == 227)
-            bench.batch(64, {.tile = tile, .shared_bytes = shared << 10, .next_bytes = next << 10},
-                        between);
+      for (const bool between : {false, true})
+        bench.batch(64, {.tile = tile, .shared_bytes = shared << 10}, between);
   for (int32_t m : {1, 16, 17, 32, 96, 128, 160, 192, 224, 256})
     for (const int tile : {128, 256})
-      if (m <= 128 || tile == 128) bench.batch(m, {.tile = tile, .next_bytes = 64 << 10}, false);
+      if (m <= 128 || tile == 128) bench.batch(m, {.tile = tile}, false);
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ constexpr int kMostStages = 12;
 constexpr int kBarrierBytes = 1024;
 constexpr int kMostShared = 227 * 1024;
 constexpr int kMostSums = 256 * 128;  // of a CTA: its tile's weight rows times rows of x
-constexpr int kNextShare = 64 << 10;
 
 constexpr int64_t kCounterBytes = 1 << 20;
 
@@ -41,7 +40,6 @@ struct Shape {
   int32_t stages;
   float4* parts;  // [CTA, 2, sums / 4]: of the tile in which its share begins, and ends
   Counter* counters;  // [tiles]
-  NextWeight next;
   CUtensorMap w, x;
 };
 
@@ -83,8 +81,13 @@ struct Kernel {
       if (p.y_bf16) {
         static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16(v);
       } else {
-        float* y = static_cast<float*>(p.y);
-        y[at] = p.accumulate ? y[at] + v : v;
+        float* y = static_cast<float*>(p.y) + at;
+        // Without a result nobody waits for it, and nobody else adds there.
+        if (p.accumulate) {
+          atomicAdd(y, v);
+        } else {
+          *y = v;
+        }
       }
     }
   }
@@ -171,15 +174,12 @@ __global__ void __launch_bounds__(kThreads, 1) batch_kernel(const __grid_constan
         request_rows(i);
       }
     }
-    __syncwarp();
-    prefetch(s.next, lane, 32);
     return;
   }
 
   device::pdl_wait();
   const int group = warp / 4;
-  int64_t split[2];  // tiles that others have parts of
-  int splits = 0;
+  int64_t split_first = -1, split_last = -1;  // tiles that others have parts of
   for (int i = 0; i < count;) {
     const int64_t tile = (begin + i) / s.blocks;
     const int first = static_cast<int>((begin + i) % s.blocks);
@@ -220,12 +220,13 @@ __global__ void __launch_bounds__(kThreads, 1) batch_kernel(const __grid_constan
       }
     }
     if (!part) continue;
-    split[splits++] = tile;
+    (split_first < 0 ? split_first : split_last) = tile;
     __threadfence();
     consumers_wait();
     if (threadIdx.x == 0) atomicAdd(&s.counters[tile].arrived, 1);
   }
-  for (int i = 0; i < splits; ++i) K::add_up(s, shares, split[i]);
+  if (split_first >= 0) K::add_up(s, shares, split_first);
+  if (split_last >= 0) K::add_up(s, shares, split_last);
 #else
   device::pdl_trigger();
   device::pdl_wait();
@@ -242,7 +243,6 @@ void launch(const BatchParams& p, void* workspace, const device::DeviceInfo& inf
   s.stages = std::clamp((room - kBarrierBytes) / kStage, 2, kMostStages);
   s.counters = static_cast<Counter*>(workspace);
   s.parts = reinterpret_cast<float4*>(static_cast<char*>(workspace) + kCounterBytes);
-  s.next = {p.next, p.next_bytes, tuning.next_bytes < 0 ? kNextShare : tuning.next_bytes};
   s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
   s.x = tensor_map(p.x, p.m, p.k, p.ldx, kRows);
   device::launch_kernel(

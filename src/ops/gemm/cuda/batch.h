@@ -19,7 +19,6 @@ using BatchParams = GemvParams;
 struct BatchTuning {
   int32_t tile = 0;          // weight rows of a CTA at a time: 128 or 256
   int32_t shared_bytes = 0;  // the most that a CTA takes
-  int32_t next_bytes = -1;   // as GemvTuning's
 };
 
 // Sums of weight rows that several CTAs share go through it. One launch at a time.

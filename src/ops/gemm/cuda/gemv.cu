@@ -446,7 +446,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
   constexpr int kPart = 1024;  // a multiple of every unit
   Shape s{.p = p, .stages = 0, .x_part = p.k, .x_stride = stride(p.k)};
-  s.next = {p.next, p.next_bytes, tuning.next_bytes < 0 ? kNextShare : tuning.next_bytes};
+  s.next = {p.next, p.next_bytes, tuning.next_bytes < 0 ? (getenv("NEXT_SHARE") ? atoi(getenv("NEXT_SHARE")) : kNextShare) : tuning.next_bytes};
   int64_t fixed = kBarrierBytes + kSums + int64_t{p.m} * s.x_stride;
   if (fixed + kFewest * kStage > limit) {
     s.x_part = kPart;

@@ -79,9 +79,7 @@ bool batch_rows(const LinearParams& p, Stream& stream) {
                       .y = p.y,
                       .ldy = p.ldy,
                       .y_bf16 = p.y_dtype == DType::kBF16,
-                      .accumulate = p.accumulate,
-                      .next = static_cast<const uint8_t*>(p.weight->next),
-                      .next_bytes = p.weight->next_bytes},
+                      .accumulate = p.accumulate},
                      context.batch_workspace().data(), context.info(), stream);
   return true;
 }
