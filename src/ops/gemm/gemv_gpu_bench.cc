@@ -97,7 +97,7 @@ class Bench {
              .ldy = s.n,
              .y_bf16 = !s.residual,
              .accumulate = s.residual},
-            device_->info(), *stream_, tuning);
+            context_->batch_room(), *stream_, tuning);
         if (between) gemm::add_bias(small, *stream_);
       }
     });
@@ -124,7 +124,7 @@ class Bench {
                                 .ldy = s.n,
                                 .y_bf16 = !s.residual,
                                 .accumulate = s.residual},
-                               device_->info(), *stream_, {.cluster = cluster});
+                               context_->batch_room(), *stream_, {.cluster = cluster});
         });
         const double ms = time(*graph, 3) / count;
         std::printf("  batch n=%-6d k=%-6d m=%-3d cluster %d %8.2f us  %6.0f GB/s\n", s.n, s.k, m,

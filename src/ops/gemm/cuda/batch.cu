@@ -20,7 +20,6 @@ namespace {
 
 constexpr int kBlockBytes = kBlockK * 2;  // of a row
 constexpr int kMostStages = 16;
-constexpr int kMostCluster = 8;
 constexpr int kBarrierBytes = 1024;  // a stage's alignment
 constexpr int kMostShared = 227 * 1024;
 
@@ -186,8 +185,14 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
 
   if (warp == K::kConsumers / 32) {
     const uint64_t policy = evict_first();
+    const uint32_t bytes = (kTile + s.p.m) * kBlockBytes;
+    // Each cluster begins elsewhere in k: were all at one place, they would all want the same rows
+    // of x, from the same slices of the L2.
+    const int span = end - first;
+    const int turn = static_cast<int>(int64_t{span} * first_tile / step);
+    const auto place = [&](int i) { return first + (i + turn) % span; };
     const auto request_weights = [&](Place at, int tile, int block) {
-      barrier_expect(full + at.stage, K::kStageBytes);
+      barrier_expect(full + at.stage, bytes);
       copy_box(ring + at.stage * K::kStageBytes, &s.w, block * kBlockK, tile * kTile,
                full + at.stage, policy);
     };
@@ -196,21 +201,21 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
                full + at.stage);
     };
     // The first round of the ring, as far as its tile goes.
-    const int ahead = min(s.stages, end - first);
+    const int ahead = min(s.stages, span);
     if (lane == 0)
-      for (int i = 0; i < ahead; ++i) request_weights({i, 0}, first_tile, first + i);
+      for (int i = 0; i < ahead; ++i) request_weights({i, 0}, first_tile, place(i));
     if (s.cluster > 1) cluster_starts();
     device::pdl_wait();
     if (lane == 0) {
-      for (int i = 0; i < ahead; ++i) request_rows({i, 0}, first + i);
+      for (int i = 0; i < ahead; ++i) request_rows({i, 0}, place(i));
       Place at{ahead % s.stages, ahead == s.stages ? 1u : 0u};
-      int block = first + ahead;
+      int i = ahead;
       bool fresh = ahead < s.stages;  // the round in which nobody has used the stages yet
-      for (int tile = first_tile; tile < s.tiles; tile += step, block = first)
-        for (; block < end; ++block) {
+      for (int tile = first_tile; tile < s.tiles; tile += step, i = 0)
+        for (; i < span; ++i) {
           if (!fresh) barrier_wait(empty + at.stage, at.parity ^ 1);
-          request_weights(at, tile, block);
-          request_rows(at, block);
+          request_weights(at, tile, place(i));
+          request_rows(at, place(i));
           at.next(s.stages);
           if (at.stage == 0) fresh = false;
         }
@@ -266,16 +271,15 @@ struct Plan {
 constexpr int kTiles[] = {16, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 
 // Most bytes into one multiprocessor decide the time. Rows of x come from the L2, in less time; an
-// exchange between CTAs takes about as long as kExchange bytes.
-Plan plan(const BatchParams& p, int multiprocessors, int cluster_wanted) {
-  constexpr double kRowsCost = 0.6, kExchange = 50e3;
+// exchange between CTAs takes about as long as kExchange bytes of weights.
+Plan plan(const BatchParams& p, const BatchRoom& room, int cluster_wanted) {
+  constexpr double kRowsCost = 0.25, kExchange = 35e3;
   Plan best;
   double best_cost = 0;
-  for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
+  for (int i = 0; i < 4; ++i) {
+    const int cluster = 1 << i, clusters = room.clusters[i];
     if (cluster_wanted > 0 && cluster != cluster_wanted) continue;
-    if (cluster > blocks_of(p.k)) break;
-    // A GPC has multiprocessors left over that no cluster of four or eight fits into.
-    const int clusters = multiprocessors / cluster - (cluster >= 4 ? 1 : 0);
+    if (cluster > blocks_of(p.k) || clusters == 0) break;
     for (const int tile : kTiles) {
       const int64_t tiles = (p.n + tile - 1) / tile;
       const int64_t rounds = (tiles + clusters - 1) / clusters;
@@ -287,7 +291,7 @@ Plan plan(const BatchParams& p, int multiprocessors, int cluster_wanted) {
       best = {tile, cluster, static_cast<int32_t>(std::min<int64_t>(tiles, clusters)) * cluster};
     }
   }
-  return best.tile > 0 ? best : plan(p, multiprocessors, 0);
+  return best.tile > 0 ? best : plan(p, room, 0);
 }
 
 template <int kTile, int kGroups>
@@ -300,7 +304,7 @@ void launch(const BatchParams& p, const Plan& plan, device::Stream& stream) {
           .stages = std::min((kMostShared - fixed) / K::kStageBytes, kMostStages),
           .cluster = plan.cluster};
   s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
-  s.x = tensor_map(p.x, p.m, p.k, p.ldx, kGroups * 64);
+  s.x = tensor_map(p.x, p.m, p.k, p.ldx, p.m);  // what the tile has below is never looked at
   device::launch_kernel(stream, "batch_linear",
                         {.grid = static_cast<uint32_t>(plan.ctas),
                          .block = K::kThreads,
@@ -337,24 +341,38 @@ void with_kernel(int m, int tile, Use use) {
 
 }  // namespace
 
-bool prepare_batch(const device::DeviceInfo& info) {
+BatchRoom prepare_batch(const device::DeviceInfo& info) {
+  BatchRoom room;
 #ifdef ATTUNE_HOPPER
-  if (info.sm != 90) return false;
+  if (info.sm != 90) return room;
   for (const int m : {64, 128})
     for (const int tile : kTiles)
       with_kernel(m, tile, [](auto tile, auto groups) {
         cudaFuncSetAttribute(batch_kernel<tile, groups>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
       });
-  return true;
-#else
-  return false;
+  room.clusters[0] = info.multiprocessors;
+  for (int i = 1; i < 4; ++i) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {1u << i, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<uint32_t>(info.multiprocessors) >> i << i;
+    config.blockDim = Kernel<64, 1>::kThreads;
+    config.dynamicSmemBytes = kMostShared;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&room.clusters[i], batch_kernel<64, 1>, &config) !=
+        cudaSuccess)
+      room.clusters[i] = 0;
+  }
 #endif
+  return room;
 }
 
-void batch_linear(const BatchParams& p, const device::DeviceInfo& info, device::Stream& stream,
+void batch_linear(const BatchParams& p, const BatchRoom& room, device::Stream& stream,
                   const BatchTuning& tuning) {
-  const Plan chosen = plan(p, info.multiprocessors, tuning.cluster);
+  const Plan chosen = plan(p, room, tuning.cluster);
   with_kernel(p.m, chosen.tile, [&](auto tile, auto groups) {
     launch<tile, groups>(p, chosen, stream);
   });

@@ -20,9 +20,14 @@ struct BatchTuning {
   int32_t cluster = 0;  // CTAs that share a tile along k: 1, 2, 4 or 8
 };
 
-// Whether the device has what the kernels need, and readies them there. Once per device.
-bool prepare_batch(const device::DeviceInfo& info);
-void batch_linear(const BatchParams& p, const device::DeviceInfo& info, device::Stream& stream,
+// How many clusters of 1, 2, 4 and 8 CTAs run at a time; none: the kernels cannot run.
+struct BatchRoom {
+  int32_t clusters[4] = {};
+  explicit operator bool() const { return clusters[0] > 0; }
+};
+// Readies the kernels. Once per device.
+BatchRoom prepare_batch(const device::DeviceInfo& info);
+void batch_linear(const BatchParams& p, const BatchRoom& room, device::Stream& stream,
                   const BatchTuning& tuning = {});
 
 }  // namespace attune::ops::gemm

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/grouped.h"
 #include "ops/gemm/cuda/rows.h"
@@ -103,7 +102,7 @@ Status CudaContext::open(device::Device& device) {
   ATTUNE_ASSIGN_OR_RETURN(workspace_, device.allocate(kWorkspaceBytes, "cuBLASLt's workspace"));
   if (!prepare_gemv(info_)) return unsupported("the NVIDIA driver has no tensor maps: update it");
   prepare_grouped();
-  has_batch_ = prepare_batch(info_);
+  batch_room_ = prepare_batch(info_);
   if (const cublasStatus_t status = api_.create(&handle_); status != CUBLAS_STATUS_SUCCESS)
     return unavailable(base::cat("cublasLtCreate of ", library_->path(), " failed with status ",
                                  static_cast<int>(status)));

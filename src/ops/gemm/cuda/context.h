@@ -13,6 +13,7 @@
 
 #include "device/cuda/library.h"
 #include "device/device.h"
+#include "ops/gemm/cuda/batch.h"
 
 namespace attune::ops::gemm {
 
@@ -43,7 +44,7 @@ class CudaContext {
   // Room for at least a part of [n, k] in bfloat16. Before the first launch that uses it.
   Status reserve_scratch(int64_t n, int64_t k, device::Device& device);
   const device::Buffer& scratch() const { return scratch_; }
-  bool has_batch() const { return has_batch_; }  // batch_linear can run here
+  const BatchRoom& batch_room() const { return batch_room_; }
   // Times the library's algorithms for a bfloat16 weight [n, k] where they differ most, at rows of
   // decode batches and of whole prompt chunks, and keeps the fastest for all weights of its shape.
   // What is not timed goes by the library's own estimate. Returns when done.
@@ -90,7 +91,7 @@ class CudaContext {
   Api api_{};
   cublasLtHandle_t handle_ = nullptr;
   device::Buffer workspace_, scratch_;
-  bool has_batch_ = false;
+  BatchRoom batch_room_;
   std::mutex mutex_;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
   std::set<std::pair<int32_t, int32_t>> tuned_;

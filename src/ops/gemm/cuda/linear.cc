@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "ops/cuda_kernels.h"
-#include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/grouped.h"
@@ -60,7 +59,7 @@ void few_rows(const LinearParams& p, int64_t first, int64_t n, Stream& stream) {
 // By the kernel for a decode batch; false: it cannot, and y is as it was.
 bool batch_rows(const LinearParams& p, Stream& stream) {
   const gemm::CudaContext& context = *p.weight->cuda;
-  if (p.m > gemm::kBatchRows || p.deterministic || !context.has_batch() ||
+  if (p.m > gemm::kBatchRows || p.deterministic || !context.batch_room() ||
       !aligned(p.x, p.ldx) || p.weight->k % 8 != 0)
     return false;
   gemm::batch_linear({.w = p.weight->data.as<uint8_t>(),
@@ -74,7 +73,7 @@ bool batch_rows(const LinearParams& p, Stream& stream) {
                       .ldy = p.ldy,
                       .y_bf16 = p.y_dtype == DType::kBF16,
                       .accumulate = p.accumulate},
-                     context.info(), stream);
+                     context.batch_room(), stream);
   return true;
 }
 
