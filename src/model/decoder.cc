@@ -27,6 +27,7 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
                                         "rope frequencies"));
   ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader));
   ATTUNE_RETURN_IF_ERROR(d->load_layers(loader));
+  ATTUNE_RETURN_IF_ERROR(loader.finish());
   d->weight_bytes_ = loader.packed_bytes() + d->embedding_.bytes();
   ATTUNE_RETURN_IF_ERROR(d->allocate(device));
   return d;

@@ -66,6 +66,12 @@ void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps
                 stream);
 }
 
+WeightLoader::WeightLoader(const formats::WeightSource& weights, device::Device& device,
+                           device::Stream& stream, const Progress& progress)
+    : weights_(weights), device_(device), stream_(stream), progress_(progress) {
+  if (device.info().kind == device::Kind::kCuda) uploader_ = device::Uploader::of(device);
+}
+
 Result<TensorView> WeightLoader::get(const std::string& name) const {
   std::optional<TensorView> view = weights_.find(name);
   if (!view) return data_loss("the model has no tensor '" + name + "', which its config asks for");
@@ -74,8 +80,12 @@ Result<TensorView> WeightLoader::get(const std::string& name) const {
 
 Result<device::Buffer> WeightLoader::copy(const TensorView& view, const std::string& what) const {
   ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer, device_.allocate(view.bytes(), what));
-  stream_.copy(buffer.data(), view.data, view.bytes());
-  stream_.synchronize();
+  if (uploader_) {
+    ATTUNE_RETURN_IF_ERROR(uploader_->copy(buffer.data(), view.data, view.bytes(), stream_));
+  } else {
+    stream_.copy(buffer.data(), view.data, view.bytes());
+    stream_.synchronize();
+  }
   ATTUNE_RETURN_IF_ERROR(stream_.status());
   return buffer;
 }
@@ -133,6 +143,11 @@ Status WeightLoader::linear(const std::string& prefix, const std::vector<std::st
   }
   ATTUNE_ASSIGN_OR_RETURN(out.bias, upload(all, prefix + stems[0] + ".bias"));
   return {};
+}
+
+Status WeightLoader::finish() {
+  stream_.synchronize();
+  return stream_.status();
 }
 
 void WeightLoader::done_with(const TensorView& view) {
