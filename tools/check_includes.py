@@ -58,7 +58,7 @@ LIBRARIES = {  # first path component or file -> library
     "spdlog": "spdlog", "fmt": "spdlog", "simdjson.h": "simdjson", "boost": "boost", "CLI": "cli11", "nlohmann": "nlohmann",
     "prometheus": "prometheus", "pcre2.h": "pcre2", "xgrammar": "xgrammar", "hiredis": "hiredis",
     "liburing.h": "liburing", "xxhash.h": "xxhash", "cutlass": "cutlass", "cute": "cutlass",
-    "cuda.h": "cuda", "cuda_runtime.h": "cuda", "cuda_fp16.h": "cuda", "cuda_bf16.h": "cuda", "cudaTypedefs.h": "cuda",
+    "cuda.h": "cuda", "cuda_runtime.h": "cuda", "cuda_fp16.h": "cuda", "cuda_bf16.h": "cuda", "cudaTypedefs.h": "cuda", "cupti.h": "cuda",
     "cublasLt.h": "cublas", "cudnn.h": "cudnn", "cudnn_frontend.h": "cudnn", "flashinfer": "flashinfer",
     "dnnl.h": "dnnl", "oneapi": "dnnl", "gtest": "gtest", "gmock": "gmock",
     "benchmark": "benchmark",

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "attune/engine.h"
+#include "bench/trace.h"
+#include "device/trace.h"
 
 namespace attune::bench {
 
@@ -32,5 +34,19 @@ Result<std::vector<LatencyRow>> run_latency(Engine& engine, const LatencyConfig&
 
 std::string to_json(const LatencyRow& row);  // one line
 std::string to_table(const std::vector<LatencyRow>& rows);
+
+// Of one batch size.
+struct TracedBatch {
+  int32_t batch_size = 0;
+  StepTimes graphs;     // graphs traced whole: how long the GPU idles between steps
+  StepTimes kernels;    // each kernel traced, which makes the steps a little longer
+  device::Trace trace;  // prompts, too; each kernel
+};
+// Two more runs of each batch size, for an engine that has made run_latency's. Errors:
+// run_latency's, the tracer's, and invalid_argument where no step is steady.
+Result<std::vector<TracedBatch>> trace_latency(Engine& engine, const LatencyConfig& config,
+                                               device::Tracer& tracer);
+std::string to_json(const TracedBatch& batch);  // one line
+std::string to_table(const TracedBatch& batch);
 
 }  // namespace attune::bench
