@@ -272,13 +272,16 @@ Status upload(const std::vector<TensorView>& parts, CudaLayout layout, int64_t n
   return {};
 }
 
+constexpr int64_t kRun = 8;  // k that the kernels load at once
+
 // The rows of all parts, or why a GPU cannot hold them.
 Result<int64_t> check(const std::vector<TensorView>& parts, CudaLayout layout, DType act) {
   ATTUNE_ASSIGN_OR_RETURN(const int64_t n, rows_of_parts(parts, layout != CudaLayout::kCount, act));
   const int64_t k = parts[0].shape[1];
-  if (layout != CudaLayout::kF32 && k % 32 != 0)
+  if (layout != CudaLayout::kF32 && k % kRun != 0)
     return unsupported(base::cat("pack_weight: ", k,
-                                 " inputs: on a GPU they must be a multiple of 32 with bfloat16 "
+                                 " inputs: on a GPU they must be a multiple of ", kRun,
+                                 " with bfloat16 "
                                  "activations; use --device cpu"));
   const DType dtype = parts[0].dtype;
   if (tensor::dtype_info(dtype).block_elems > 1 && act == DType::kF32)
