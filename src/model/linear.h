@@ -31,13 +31,6 @@ struct Linear {
   };
   std::vector<Part> parts;
   Vector bias;  // of all rows, or none
-
-  // Few rows of this leave the memory idle behind it (attention follows): let it fetch what is read
-  // then. Both are loaded.
-  void fetches(const Linear& next) {
-    parts.back().weight.next = next.parts.front().weight.data.data();
-    parts.back().weight.next_bytes = next.parts.front().weight.bytes();
-  }
 };
 
 // What all blocks share; outlives them.

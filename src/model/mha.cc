@@ -23,10 +23,7 @@ class Mha final : public Block {
     }
     ATTUNE_RETURN_IF_ERROR(loader.linear(p + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                          m.qkv_bias, c_.options.act, layer.qkv));
-    ATTUNE_RETURN_IF_ERROR(
-        loader.linear(p + "self_attn.", {"o_proj"}, m.o_bias, c_.options.act, layer.o));
-    layer.qkv.fetches(layer.o);
-    return {};
+    return loader.linear(p + "self_attn.", {"o_proj"}, m.o_bias, c_.options.act, layer.o);
   }
 
   Status allocate(device::Device& device) override {

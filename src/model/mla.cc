@@ -48,9 +48,7 @@ Status Mla::load(int32_t index, WeightLoader& loader) {
   ATTUNE_RETURN_IF_ERROR(loader.linear(p, {"kv_a_proj_with_mqa"}, m.qkv_bias, act, layer.kv_a));
   ATTUNE_RETURN_IF_ERROR(loader.vector(p + "kv_a_layernorm.weight", layer.kv_a_norm));
   ATTUNE_RETURN_IF_ERROR(load_up_projection(p, layer, loader));
-  ATTUNE_RETURN_IF_ERROR(loader.linear(p, {"o_proj"}, m.o_bias, act, layer.o));
-  layer.kv_a.fetches(layer.o);
-  return {};
+  return loader.linear(p, {"o_proj"}, m.o_bias, act, layer.o);
 }
 
 Status Mla::load_up_projection(const std::string& p, Layer& layer, WeightLoader& loader) {

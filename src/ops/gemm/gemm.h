@@ -24,11 +24,6 @@ struct PackedWeight {
   device::Buffer data;
   int64_t aux_offset = 0;                   // bytes into data where scales begin, if apart
   std::shared_ptr<gemm::CudaContext> cuda;  // what the products of a GPU share; null on the CPU
-  // A weight that a step reads soon after this one, or null: a GPU's kernel for few rows, when it
-  // has requested all of its own weight, fetches that one's beginning into the L2, so that the
-  // memory works on while the kernels between the two do not read much.
-  const void* next = nullptr;
-  int64_t next_bytes = 0;
   int64_t bytes() const { return data.bytes(); }
 };
 

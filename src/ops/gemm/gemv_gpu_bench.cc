@@ -97,13 +97,40 @@ class Bench {
              .ldy = s.n,
              .y_bf16 = !s.residual,
              .accumulate = s.residual},
-            context_->batch_workspace().data(), device_->info(), *stream_, tuning);
+            device_->info(), *stream_, tuning);
         if (between) gemm::add_bias(small, *stream_);
       }
     });
-    report("batch m=" + std::to_string(m) + " tile " + std::to_string(tuning.tile) + " shared " +
-               std::to_string(tuning.shared_bytes >> 10) + "K" + (between ? " between" : ""),
+    report("batch m=" + std::to_string(m) + ", clusters of " + std::to_string(tuning.cluster) +
+               (between ? ", a small kernel between" : ""),
            time(*graph, 5), bytes_);
+  }
+
+  // One product at a time, by every cluster.
+  void batch_shapes(int32_t m) {
+    for (const Shape& s : {kLayer[0], kLayer[1], kLayer[2], kLayer[3], kHead}) {
+      const int64_t each = gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
+      const int count = static_cast<int>(std::min<int64_t>(40, bytes_ / each));
+      for (const int cluster : {0, 1, 2, 4, 8}) {
+        auto graph = captured([&] {
+          for (int i = 0; i < count; ++i)
+            gemm::batch_linear({.w = arena_.as<uint8_t>() + i * each,
+                                .n = s.n,
+                                .k = s.k,
+                                .m = m,
+                                .x = x_.data(),
+                                .ldx = s.k,
+                                .y = y_.data(),
+                                .ldy = s.n,
+                                .y_bf16 = !s.residual,
+                                .accumulate = s.residual},
+                               device_->info(), *stream_, {.cluster = cluster});
+        });
+        const double ms = time(*graph, 3) / count;
+        std::printf("  batch n=%-6d k=%-6d m=%-3d cluster %d %8.2f us  %6.0f GB/s\n", s.n, s.k, m,
+                    cluster, ms * 1e3, 1e-6 * static_cast<double>(each) / ms);
+      }
+    }
   }
 
   void chain(const std::string& what, CudaLayout layout, int32_t m, bool pdl,
@@ -119,7 +146,6 @@ class Bench {
                              .ldy = 4096};
     auto graph = captured([&] {
       for (const Shape& s : shapes_) {
-        const Shape& next = (&s)[&s < &shapes_.back() ? 1 : 0];
         gemm::gemv({.w = arena_.as<uint8_t>() + bytes,
                     .n = s.n,
                     .k = s.k,
@@ -129,9 +155,7 @@ class Bench {
                     .y = y_.data(),
                     .ldy = s.n,
                     .y_bf16 = !s.residual,
-                    .accumulate = s.residual,
-                    .next = arena_.as<uint8_t>() + bytes + gemm::weight_bytes(layout, s.n, s.k),
-                    .next_bytes = gemm::weight_bytes(layout, next.n, next.k)},
+                    .accumulate = s.residual},
                    layout, device_->info(), *stream_, tuning);
         if (between) gemm::add_bias(small, *stream_);
         bytes += gemm::weight_bytes(layout, s.n, s.k);
@@ -362,19 +386,10 @@ class Bench {
 };
 
 void sweep(Bench& bench) {
-  for (const bool between : {false, true})
-    for (int32_t m : {1, 16})
-      for (int next : {0, 32, 64, 128, 256})
-        bench.chain("  m=" + std::to_string(m) + ", next " + std::to_string(next) + "K" +
-                        (between ? ", a small kernel between" : ""),
-                    CudaLayout::kBF16, m, true, {.next_bytes = next << 10}, between);
-  for (const int shared : {227, 170, 112})
-    for (const int tile : {128, 256})
-      for (const bool between : {false, true})
-        bench.batch(64, {.tile = tile, .shared_bytes = shared << 10}, between);
-  for (int32_t m : {1, 16, 17, 32, 96, 128, 160, 192, 224, 256})
-    for (const int tile : {128, 256})
-      if (m <= 128 || tile == 128) bench.batch(m, {.tile = tile}, false);
+  for (int32_t m : {1, 16, 17, 32, 64, 65, 96, 128})
+    for (int cluster : {0, 1, 2, 4, 8}) bench.batch(m, {.cluster = cluster}, false);
+  bench.batch(64, {}, true);
+  for (int32_t m : {1, 32, 64, 128}) bench.batch_shapes(m);
 }
 
 }  // namespace

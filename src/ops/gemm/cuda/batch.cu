@@ -1,9 +1,9 @@
-// One CTA on every multiprocessor takes an equal share of the weight: of all blocks of 64 k by a
-// tile of weight rows, tile after tile, a consecutive run ("stream-K", Osama et al. 2023), so that
-// all end together whatever the shape. A warp of its own requests the blocks, the weights' first
-// ones before the wait for the kernel before; two warpgroups multiply. A tile that several CTAs
-// have parts of is added up at the end by all of them, each a share of its sums, in the order of
-// the CTAs: the result is the same in every run.
+// A CTA takes a tile of weight rows as wide as makes all multiprocessors busy once, or a cluster of
+// CTAs does, each a part of k: then rows of x are read from the L2 less often for each weight. A
+// warp of its own requests blocks of 64 k of both, the weights' first ones before the wait for the
+// kernel before; a warpgroup for each 64 rows of x multiplies. A cluster's sums go to the shared
+// memory of the CTA that owns them, which adds them up in the order of k: the result is the same in
+// every run.
 #include <cuda.h>
 
 #include <algorithm>
@@ -18,276 +18,333 @@
 namespace attune::ops::gemm {
 namespace {
 
-constexpr int kConsumers = 256;  // threads of two warpgroups
-constexpr int kThreads = kConsumers + 32;
 constexpr int kBlockBytes = kBlockK * 2;  // of a row
-constexpr int kMostStages = 12;
-constexpr int kBarrierBytes = 1024;
+constexpr int kMostStages = 16;
+constexpr int kMostCluster = 8;
+constexpr int kBarrierBytes = 1024;  // a stage's alignment
 constexpr int kMostShared = 227 * 1024;
-constexpr int kMostSums = 256 * 128;  // of a CTA: its tile's weight rows times rows of x
-
-constexpr int64_t kCounterBytes = 1 << 20;
-
-// Arrived at a tile's parts, and done with adding them up; zero between launches.
-struct Counter {
-  uint32_t arrived, departed;
-};
 
 struct Shape {
   BatchParams p;
   int32_t blocks;  // of k
-  int64_t units;   // blocks of all tiles
+  int32_t tiles;
   int32_t stages;
-  float4* parts;  // [CTA, 2, sums / 4]: of the tile in which its share begins, and ends
-  Counter* counters;  // [tiles]
+  int32_t cluster;
   CUtensorMap w, x;
 };
 
-// A CTA's share: units [begin, end).
-struct Shares {
-  int64_t units;
-  int64_t ctas;
-  __device__ int64_t begin(int64_t cta) const { return units * cta / ctas; }
-  __device__ int cta_of(int64_t unit) const {
-    return static_cast<int>(((unit + 1) * ctas - 1) / units);
-  }
-};
-
-__device__ __forceinline__ void consumers_wait() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+__device__ __forceinline__ uint32_t remote(uint32_t address, uint32_t cta) {
+  uint32_t there = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(cta));
+#endif
+  return there;
+}
+__device__ __forceinline__ void store_remote(uint32_t address, const float* v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v[0]),
+               "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void arrive_remote(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+#endif
+}
+// What other CTAs of the cluster wrote before their arrivals is there.
+__device__ __forceinline__ void wait_for_cluster(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t done = 0;
+  while (!done)
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(shared_address(barrier))
+        : "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_starts() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+#endif
 }
 
-template <int kRows, int kTile>
+// kTile weight rows at a time, kGroups * 64 rows of x.
+template <int kTile, int kGroups>
 struct Kernel {
-  static constexpr int kStageBytes = (kTile + kRows) * kBlockBytes;
-  static constexpr int kPerGroup = kTile / 128;              // 64 weight rows each
-  static constexpr int kQuads = kPerGroup * kRows / 2 / 4;  // of a thread's sums
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kStageBytes = (kTile + kGroups * 64) * kBlockBytes;
+  static constexpr int kQuads = kTile / 8;  // of a thread's sums: four each
 
-  // Sums c[0 .. 3] of a quad into y.
-  static __device__ void store(const Shape& s, int64_t tile, int quad, const float (&c)[4]) {
+  // Of a cluster's sums: those that this CTA owns, of every CTA.
+  static constexpr int exchange_bytes(int cluster) {
+    return cluster == 1 ? 0 : cluster * ((kQuads + cluster - 1) / cluster) * kConsumers * 16;
+  }
+
+  // Sums 4 quad .. 4 quad + 3 into y.
+  static __device__ void store(const Shape& s, int tile, int quad, const float (&c)[4]) {
     const BatchParams& p = s.p;
-    const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    const int64_t row = tile * kTile + (group * kPerGroup + quad / (kRows / 8)) * 64 + warp * 16 +
-                        lane / 4;
-    const int column = quad % (kRows / 8) * 8 + lane % 4 * 2;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t n = tile * int64_t{kTile} + quad * 8 + lane % 4 * 2;
+    if (n >= p.n) return;
+    const bool both = n + 1 < p.n;
+    const float2 bias{p.bias ? p.bias[n] : 0.0f, p.bias && both ? p.bias[n + 1] : 0.0f};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t n = row + i / 2 * 8;
-      const int m = column + i % 2;
-      if (n >= p.n || m >= p.m) continue;
-      float v = c[i];
-      if (p.bias) v += p.bias[n];
+    for (int h = 0; h < 2; ++h) {
+      const int m = warp * 16 + lane / 4 + h * 8;
+      if (m >= p.m) continue;
       const int64_t at = m * p.ldy + n;
+      const float2 v{c[h * 2] + bias.x, c[h * 2 + 1] + bias.y};
       if (p.y_bf16) {
-        static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16(v);
-      } else {
-        float* y = static_cast<float*>(p.y) + at;
-        // Without a result nobody waits for it, and nobody else adds there.
-        if (p.accumulate) {
-          atomicAdd(y, v);
+        auto* y = static_cast<__nv_bfloat16*>(p.y) + at;
+        if (both && reinterpret_cast<uint64_t>(y) % 4 == 0) {
+          *reinterpret_cast<__nv_bfloat162*>(y) = __float22bfloat162_rn(v);
         } else {
-          *y = v;
+          y[0] = __float2bfloat16(v.x);
+          if (both) y[1] = __float2bfloat16(v.y);
+        }
+      } else {
+        auto* y = static_cast<float*>(p.y) + at;
+        if (p.accumulate) {  // nobody waits for a result, and nobody else adds there
+          atomicAdd(y, v.x);
+          if (both) atomicAdd(y + 1, v.y);
+        } else if (both && reinterpret_cast<uint64_t>(y) % 8 == 0) {
+          *reinterpret_cast<float2*>(y) = v;
+        } else {
+          y[0] = v.x;
+          if (both) y[1] = v.y;
         }
       }
     }
   }
 
-  static __device__ float4* part(const Shape& s, const Shares& shares, int64_t tile, int cta) {
-    const bool begins = shares.begin(cta) / s.blocks == tile;
-    return s.parts + (cta * int64_t{2} + (begins ? 0 : 1)) * (kTile * kRows / 4) + threadIdx.x;
-  }
-
-  // This CTA's share of the sums of a tile that others have parts of.
-  static __device__ void add_up(const Shape& s, const Shares& shares, int64_t tile) {
-    const int first = shares.cta_of(tile * s.blocks);
-    const int count = shares.cta_of((tile + 1) * s.blocks - 1) - first + 1;
-    Counter& counter = s.counters[tile];
-    if (threadIdx.x == 0) {
-      uint32_t arrived = 0;
-      while (arrived != static_cast<uint32_t>(count))
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(arrived)
-                     : "l"(&counter.arrived)
-                     : "memory");
-    }
-    consumers_wait();
-    for (int quad = blockIdx.x - first; quad < kQuads; quad += count) {
-      float sum[4] = {};
+  // Quad q is CTA q % cluster's.
+  static __device__ void exchange(const Shape& s, int tile, uint32_t rank, const float* sum,
+                                  float4* here, uint64_t* there) {
+    const int cluster = s.cluster, each = (kQuads + cluster - 1) / cluster;
+    float4* mine = here + rank * each * kConsumers + threadIdx.x;
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad)
+      store_remote(remote(shared_address(mine + quad / cluster * kConsumers), quad % cluster),
+                   sum + quad * 4);
+    __syncwarp();
+    if (threadIdx.x % 32 < cluster)
+      arrive_remote(remote(shared_address(there), threadIdx.x % 32));
+    wait_for_cluster(there);
+    for (int quad = rank; quad < kQuads; quad += cluster) {
+      float c[4] = {};
 #pragma unroll 4
-      for (int i = 0; i < count; ++i) {
-        const float4 v = __ldcg(part(s, shares, tile, first + i) + quad * kConsumers);
-        sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+      for (int i = 0; i < cluster; ++i) {
+        const float4 v = here[(i * each + quad / cluster) * kConsumers + threadIdx.x];
+        c[0] += v.x, c[1] += v.y, c[2] += v.z, c[3] += v.w;
       }
-      store(s, tile, quad, sum);
+      store(s, tile, quad, c);
     }
-    consumers_wait();
-    if (threadIdx.x == 0 && atomicAdd(&counter.departed, 1) == static_cast<uint32_t>(count - 1))
-      counter = {};
   }
 };
 
-template <int kRows, int kTile>
-__global__ void __launch_bounds__(kThreads, 1) batch_kernel(const __grid_constant__ Shape s) {
+// Where in the ring the next block lies, and in which round.
+struct Place {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+template <int kTile, int kGroups>
+__global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
+    batch_kernel(const __grid_constant__ Shape s) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using K = Kernel<kRows, kTile>;
+  using K = Kernel<kTile, kGroups>;
   extern __shared__ __align__(1024) uint8_t shared[];
   device::pdl_trigger();
-  uint8_t* ring = shared;  // of stages: the tile's rows, then those of x
+  uint8_t* ring = shared;  // of stages: rows of the tile, then of x
   auto* full = reinterpret_cast<uint64_t*>(shared + s.stages * K::kStageBytes);
   uint64_t* empty = full + kMostStages;
+  uint64_t* exchanged = empty + kMostStages;
+  auto* sums = reinterpret_cast<float4*>(shared + s.stages * K::kStageBytes + kBarrierBytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Shares shares{s.units, gridDim.x};
-  const int64_t begin = shares.begin(blockIdx.x);
-  const int count = static_cast<int>(shares.begin(blockIdx.x + 1) - begin);
+  const uint32_t rank = blockIdx.x % s.cluster;
+  const int first = s.blocks * rank / s.cluster, end = s.blocks * (rank + 1) / s.cluster;
+  const int first_tile = blockIdx.x / s.cluster, step = gridDim.x / s.cluster;
   if (threadIdx.x == 0) {
     for (int i = 0; i < s.stages; ++i) {
       barrier_init(full + i);
-      barrier_init(empty + i, kConsumers / 32);
+      barrier_init(empty + i, K::kConsumers / 32);
     }
+    barrier_init(exchanged, s.cluster * K::kConsumers / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
 
-  if (warp == kConsumers / 32) {
+  if (warp == K::kConsumers / 32) {
     const uint64_t policy = evict_first();
-    const auto request_weights = [&](int i) {
-      const int64_t unit = begin + i;
-      uint64_t* there = full + i % s.stages;
-      barrier_expect(there, K::kStageBytes);
-      copy_box(ring + i % s.stages * K::kStageBytes, &s.w,
-               static_cast<int>(unit % s.blocks) * kBlockK,
-               static_cast<int>(unit / s.blocks) * kTile, there, policy);
+    const auto request_weights = [&](Place at, int tile, int block) {
+      barrier_expect(full + at.stage, K::kStageBytes);
+      copy_box(ring + at.stage * K::kStageBytes, &s.w, block * kBlockK, tile * kTile,
+               full + at.stage, policy);
     };
-    const auto request_rows = [&](int i) {
-      copy_box(ring + i % s.stages * K::kStageBytes + kTile * kBlockBytes, &s.x,
-               static_cast<int>((begin + i) % s.blocks) * kBlockK, 0, full + i % s.stages);
+    const auto request_rows = [&](Place at, int block) {
+      copy_box(ring + at.stage * K::kStageBytes + kTile * kBlockBytes, &s.x, block * kBlockK, 0,
+               full + at.stage);
     };
-    const int ahead = min(s.stages, count);
+    // The first round of the ring, as far as its tile goes.
+    const int ahead = min(s.stages, end - first);
     if (lane == 0)
-      for (int i = 0; i < ahead; ++i) request_weights(i);
+      for (int i = 0; i < ahead; ++i) request_weights({i, 0}, first_tile, first + i);
+    if (s.cluster > 1) cluster_starts();
     device::pdl_wait();
     if (lane == 0) {
-      for (int i = 0; i < ahead; ++i) request_rows(i);
-      for (int i = ahead; i < count; ++i) {
-        barrier_wait(empty + i % s.stages, (i / s.stages + 1) & 1);
-        request_weights(i);
-        request_rows(i);
-      }
+      for (int i = 0; i < ahead; ++i) request_rows({i, 0}, first + i);
+      Place at{ahead % s.stages, ahead == s.stages ? 1u : 0u};
+      int block = first + ahead;
+      bool fresh = ahead < s.stages;  // the round in which nobody has used the stages yet
+      for (int tile = first_tile; tile < s.tiles; tile += step, block = first)
+        for (; block < end; ++block) {
+          if (!fresh) barrier_wait(empty + at.stage, at.parity ^ 1);
+          request_weights(at, tile, block);
+          request_rows(at, block);
+          at.next(s.stages);
+          if (at.stage == 0) fresh = false;
+        }
     }
     return;
   }
 
+  if (s.cluster > 1) cluster_starts();
   device::pdl_wait();
-  const int group = warp / 4;
-  int64_t split_first = -1, split_last = -1;  // tiles that others have parts of
-  for (int i = 0; i < count;) {
-    const int64_t tile = (begin + i) / s.blocks;
-    const int first = static_cast<int>((begin + i) % s.blocks);
-    const int some = min(s.blocks - first, count - i);
-    float sum[K::kPerGroup][kRows / 2];
-    for (int j = 0; j < some; ++j, ++i) {
-      const int stage = i % s.stages;
-      const uint32_t at = shared_address(ring) + stage * K::kStageBytes;
-      barrier_wait(full + stage, (i / s.stages) & 1);
+  Place at;
+  for (int tile = first_tile; tile < s.tiles; tile += step) {
+    float sum[kTile / 2];
+    Place before;
+    for (int block = first; block < end; ++block) {
+      const uint32_t stage = shared_address(ring) + at.stage * K::kStageBytes;
+      barrier_wait(full + at.stage, at.parity);
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < kBlockK / 16; ++step)
-#pragma unroll
-        for (int b = 0; b < K::kPerGroup; ++b)
-          wgmma<kRows>(
-              sum[b], matrix_of(at + (group * K::kPerGroup + b) * 64 * kBlockBytes + step * 32),
-              matrix_of(at + kTile * kBlockBytes + step * 32), j > 0 || step > 0);
+      for (int i = 0; i < kBlockK / 16; ++i)
+        wgmma<kTile>(sum, matrix_of(stage + (kTile + warp / 4 * 64) * kBlockBytes + i * 32),
+                     matrix_of(stage + i * 32), block > first || i > 0);
       wgmma_commit();
-      if (j > 0) {
+      if (block > first) {
         wgmma_wait<1>();
-        if (lane == 0) barrier_arrive(empty + (i - 1) % s.stages);
+        if (lane == 0) barrier_arrive(empty + before.stage);
       }
+      before = at;
+      at.next(s.stages);
     }
     wgmma_wait<0>();
-#pragma unroll
-    for (int b = 0; b < K::kPerGroup; ++b) hold(sum[b]);
-    if (lane == 0) barrier_arrive(empty + (i - 1) % s.stages);
-    float4* part = nullptr;
-    if (some < s.blocks) part = K::part(s, shares, tile, blockIdx.x);
-#pragma unroll
-    for (int quad = 0; quad < K::kQuads; ++quad) {
-      const float* from = sum[quad / (kRows / 8)] + quad % (kRows / 8) * 4;
-      const float c[4] = {from[0], from[1], from[2], from[3]};
-      if (part) {
-        __stcg(part + quad * kConsumers, float4{c[0], c[1], c[2], c[3]});
-      } else {
-        K::store(s, tile, quad, c);
-      }
+    hold(sum);
+    if (lane == 0) barrier_arrive(empty + before.stage);
+    if (s.cluster > 1) {
+      K::exchange(s, tile, rank, sum, sums, exchanged);
+      continue;
     }
-    if (!part) continue;
-    (split_first < 0 ? split_first : split_last) = tile;
-    __threadfence();
-    consumers_wait();
-    if (threadIdx.x == 0) atomicAdd(&s.counters[tile].arrived, 1);
+#pragma unroll
+    for (int quad = 0; quad < K::kQuads; ++quad)
+      K::store(s, tile, quad, {sum[quad * 4], sum[quad * 4 + 1], sum[quad * 4 + 2],
+                               sum[quad * 4 + 3]});
   }
-  if (split_first >= 0) K::add_up(s, shares, split_first);
-  if (split_last >= 0) K::add_up(s, shares, split_last);
 #else
   device::pdl_trigger();
   device::pdl_wait();
 #endif
 }
 
-template <int kRows, int kTile>
-void launch(const BatchParams& p, void* workspace, const device::DeviceInfo& info,
-            device::Stream& stream, const BatchTuning& tuning) {
-  constexpr int kStage = Kernel<kRows, kTile>::kStageBytes;
-  Shape s{.p = p, .blocks = static_cast<int32_t>(blocks_of(p.k))};
-  s.units = int64_t{s.blocks} * ((p.n + kTile - 1) / kTile);
-  const int32_t room = (tuning.shared_bytes > 0 ? tuning.shared_bytes : kMostShared);
-  s.stages = std::clamp((room - kBarrierBytes) / kStage, 2, kMostStages);
-  s.counters = static_cast<Counter*>(workspace);
-  s.parts = reinterpret_cast<float4*>(static_cast<char*>(workspace) + kCounterBytes);
-  s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
-  s.x = tensor_map(p.x, p.m, p.k, p.ldx, kRows);
-  device::launch_kernel(
-      stream, "batch_linear",
-      {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors, s.units)),
-       .block = kThreads,
-       .shared_bytes = static_cast<uint32_t>(kBarrierBytes + s.stages * kStage)},
-      {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}}, batch_kernel<kRows, kTile>, s);
+// How a product is parted.
+struct Plan {
+  int32_t tile = 0, cluster = 1, ctas = 0;
+};
+
+constexpr int kTiles[] = {16, 32, 48, 64, 96, 128, 160, 192, 224, 256};
+
+// Most bytes into one multiprocessor decide the time. Rows of x come from the L2, in less time; an
+// exchange between CTAs takes about as long as kExchange bytes.
+Plan plan(const BatchParams& p, int multiprocessors, int cluster_wanted) {
+  constexpr double kRowsCost = 0.6, kExchange = 50e3;
+  Plan best;
+  double best_cost = 0;
+  for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
+    if (cluster_wanted > 0 && cluster != cluster_wanted) continue;
+    if (cluster > blocks_of(p.k)) break;
+    // A GPC has multiprocessors left over that no cluster of four or eight fits into.
+    const int clusters = multiprocessors / cluster - (cluster >= 4 ? 1 : 0);
+    for (const int tile : kTiles) {
+      const int64_t tiles = (p.n + tile - 1) / tile;
+      const int64_t rounds = (tiles + clusters - 1) / clusters;
+      if (cluster > 1 && rounds > 1) continue;  // the exchange's room is there once
+      const double cost = rounds * 2.0 * p.k / cluster * (tile + kRowsCost * p.m) +
+                          (cluster > 1 ? kExchange : 0);
+      if (best.tile > 0 && cost >= best_cost) continue;
+      best_cost = cost;
+      best = {tile, cluster, static_cast<int32_t>(std::min<int64_t>(tiles, clusters)) * cluster};
+    }
+  }
+  return best.tile > 0 ? best : plan(p, multiprocessors, 0);
 }
 
-// Calls use with the rows and the tile of the smallest kernel that takes m rows.
+template <int kTile, int kGroups>
+void launch(const BatchParams& p, const Plan& plan, device::Stream& stream) {
+  using K = Kernel<kTile, kGroups>;
+  const int fixed = kBarrierBytes + K::exchange_bytes(plan.cluster);
+  Shape s{.p = p,
+          .blocks = static_cast<int32_t>(blocks_of(p.k)),
+          .tiles = (p.n + kTile - 1) / kTile,
+          .stages = std::min((kMostShared - fixed) / K::kStageBytes, kMostStages),
+          .cluster = plan.cluster};
+  s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
+  s.x = tensor_map(p.x, p.m, p.k, p.ldx, kGroups * 64);
+  device::launch_kernel(stream, "batch_linear",
+                        {.grid = static_cast<uint32_t>(plan.ctas),
+                         .block = K::kThreads,
+                         .shared_bytes = static_cast<uint32_t>(fixed + s.stages * K::kStageBytes),
+                         .cluster = static_cast<uint32_t>(plan.cluster)},
+                        {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"tile", kTile},
+                         {"cluster", plan.cluster}},
+                        batch_kernel<kTile, kGroups>, s);
+}
+
+// Calls use with the kernel's tile and groups.
 template <typename Use>
 void with_kernel(int m, int tile, Use use) {
-  const auto at_most = [&](auto rows) {
-    if constexpr (rows <= 128) {
-      if (tile == 256) return use(rows, std::integral_constant<int, 256>());
+  const auto with_groups = [&](auto tile) {
+    if (m <= 64) {
+      use(tile, std::integral_constant<int, 1>());
+    } else {
+      use(tile, std::integral_constant<int, 2>());
     }
-    use(rows, std::integral_constant<int, 128>());
   };
-  switch ((m + 31) / 32) {
-    case 1: return at_most(std::integral_constant<int, 32>());
-    case 2: return at_most(std::integral_constant<int, 64>());
-    case 3: return at_most(std::integral_constant<int, 96>());
-    case 4: return at_most(std::integral_constant<int, 128>());
-    case 5: return at_most(std::integral_constant<int, 160>());
-    case 6: return at_most(std::integral_constant<int, 192>());
-    case 7: return at_most(std::integral_constant<int, 224>());
-    default: return at_most(std::integral_constant<int, 256>());
+  switch (tile) {
+    case 16: return with_groups(std::integral_constant<int, 16>());
+    case 32: return with_groups(std::integral_constant<int, 32>());
+    case 48: return with_groups(std::integral_constant<int, 48>());
+    case 64: return with_groups(std::integral_constant<int, 64>());
+    case 96: return with_groups(std::integral_constant<int, 96>());
+    case 128: return with_groups(std::integral_constant<int, 128>());
+    case 160: return with_groups(std::integral_constant<int, 160>());
+    case 192: return with_groups(std::integral_constant<int, 192>());
+    case 224: return with_groups(std::integral_constant<int, 224>());
+    default: return with_groups(std::integral_constant<int, 256>());
   }
 }
 
 }  // namespace
 
-int64_t batch_workspace_bytes(const device::DeviceInfo& info) {
-  return kCounterBytes + int64_t{info.multiprocessors} * 2 * kMostSums * 4;
-}
-
 bool prepare_batch(const device::DeviceInfo& info) {
 #ifdef ATTUNE_HOPPER
   if (info.sm != 90) return false;
-  for (int m = 32; m <= kBatchRows; m += 32)
-    for (int tile : {128, 256})
-      with_kernel(m, tile, [](auto rows, auto tile) {
-        cudaFuncSetAttribute(batch_kernel<rows, tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             kMostShared);
+  for (const int m : {64, 128})
+    for (const int tile : kTiles)
+      with_kernel(m, tile, [](auto tile, auto groups) {
+        cudaFuncSetAttribute(batch_kernel<tile, groups>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
       });
   return true;
 #else
@@ -295,10 +352,11 @@ bool prepare_batch(const device::DeviceInfo& info) {
 #endif
 }
 
-void batch_linear(const BatchParams& p, void* workspace, const device::DeviceInfo& info,
-                  device::Stream& stream, const BatchTuning& tuning) {
-  with_kernel(p.m, tuning.tile ? tuning.tile : 128, [&](auto rows, auto tile) {
-    launch<rows, tile>(p, workspace, info, stream, tuning);
+void batch_linear(const BatchParams& p, const device::DeviceInfo& info, device::Stream& stream,
+                  const BatchTuning& tuning) {
+  const Plan chosen = plan(p, info.multiprocessors, tuning.cluster);
+  with_kernel(p.m, chosen.tile, [&](auto tile, auto groups) {
+    launch<tile, groups>(p, chosen, stream);
   });
 }
 

@@ -9,24 +9,20 @@
 
 namespace attune::ops::gemm {
 
-inline constexpr int kBatchRows = 256;  // the most rows of x
+inline constexpr int kBatchRows = 128;  // the most rows of x
 
-// As GemvParams, but m in [1, kBatchRows], k any, weights bfloat16, and x aligned to 16 bytes with
-// ldx a multiple of 8.
+// As GemvParams, but m in [1, kBatchRows], weights bfloat16, k a multiple of 8, x aligned to 16
+// bytes with ldx a multiple of 8.
 using BatchParams = GemvParams;
 
 // What decides the time only; zero: chosen from the shape.
 struct BatchTuning {
-  int32_t tile = 0;          // weight rows of a CTA at a time: 128 or 256
-  int32_t shared_bytes = 0;  // the most that a CTA takes
+  int32_t cluster = 0;  // CTAs that share a tile along k: 1, 2, 4 or 8
 };
 
-// Sums of weight rows that several CTAs share go through it. One launch at a time.
-int64_t batch_workspace_bytes(const device::DeviceInfo& info);
 // Whether the device has what the kernels need, and readies them there. Once per device.
 bool prepare_batch(const device::DeviceInfo& info);
-// `workspace` of batch_workspace_bytes was zero before the first launch and is left to this.
-void batch_linear(const BatchParams& p, void* workspace, const device::DeviceInfo& info,
-                  device::Stream& stream, const BatchTuning& tuning = {});
+void batch_linear(const BatchParams& p, const device::DeviceInfo& info, device::Stream& stream,
+                  const BatchTuning& tuning = {});
 
 }  // namespace attune::ops::gemm

@@ -87,25 +87,4 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
 #endif
 }
 
-// What a kernel fetches of the weight that the next product reads.
-struct NextWeight {
-  const uint8_t* data = nullptr;  // aligned to 16 bytes
-  int64_t bytes = 0;
-  int32_t share = 0;  // the most bytes of a CTA
-};
-// The beginning of what CTA blockIdx.x of gridDim.x will read, if they part the weight evenly, into
-// the L2. By `threads` threads of the CTA, of which this is number `thread`.
-__device__ __forceinline__ void prefetch(const NextWeight& next, int thread, int threads) {
-#if __CUDA_ARCH__ >= 900
-  constexpr int64_t kPiece = 4096;
-  const int64_t units = next.bytes / 16;
-  const int64_t begin = units * blockIdx.x / gridDim.x * 16;
-  const int64_t end = min(units * (blockIdx.x + 1) / gridDim.x * 16, begin + next.share);
-  for (int64_t at = begin + thread * kPiece; at < end; at += threads * kPiece)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(next.data + at),
-                 "r"(static_cast<uint32_t>(min(kPiece, end - at)))
-                 : "memory");
-#endif
-}
-
 }  // namespace attune::ops::gemm

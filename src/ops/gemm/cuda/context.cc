@@ -103,14 +103,7 @@ Status CudaContext::open(device::Device& device) {
   ATTUNE_ASSIGN_OR_RETURN(workspace_, device.allocate(kWorkspaceBytes, "cuBLASLt's workspace"));
   if (!prepare_gemv(info_)) return unsupported("the NVIDIA driver has no tensor maps: update it");
   prepare_grouped();
-  if (prepare_batch(info_)) {
-    const int64_t bytes = batch_workspace_bytes(info_);
-    ATTUNE_ASSIGN_OR_RETURN(batch_workspace_, device.allocate(bytes, "sums of products in parts"));
-    const auto stream = device.create_stream();
-    stream->fill(batch_workspace_.data(), 0, bytes);
-    stream->synchronize();
-    ATTUNE_RETURN_IF_ERROR(stream->status());
-  }
+  has_batch_ = prepare_batch(info_);
   if (const cublasStatus_t status = api_.create(&handle_); status != CUBLAS_STATUS_SUCCESS)
     return unavailable(base::cat("cublasLtCreate of ", library_->path(), " failed with status ",
                                  static_cast<int>(status)));

@@ -43,8 +43,7 @@ class CudaContext {
   // Room for at least a part of [n, k] in bfloat16. Before the first launch that uses it.
   Status reserve_scratch(int64_t n, int64_t k, device::Device& device);
   const device::Buffer& scratch() const { return scratch_; }
-  // batch_linear's workspace; empty where its kernels cannot run.
-  const device::Buffer& batch_workspace() const { return batch_workspace_; }
+  bool has_batch() const { return has_batch_; }  // batch_linear can run here
   // Times the library's algorithms for a bfloat16 weight [n, k] where they differ most, at rows of
   // decode batches and of whole prompt chunks, and keeps the fastest for all weights of its shape.
   // What is not timed goes by the library's own estimate. Returns when done.
@@ -90,7 +89,8 @@ class CudaContext {
   std::unique_ptr<device::Library> library_;  // closed after all that comes from it
   Api api_{};
   cublasLtHandle_t handle_ = nullptr;
-  device::Buffer workspace_, scratch_, batch_workspace_;
+  device::Buffer workspace_, scratch_;
+  bool has_batch_ = false;
   std::mutex mutex_;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
   std::set<std::pair<int32_t, int32_t>> tuned_;

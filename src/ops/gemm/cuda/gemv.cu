@@ -23,7 +23,6 @@ constexpr int kThreads = kWarps * 32;
 // Tiles whose sums are kept while x passes in parts.
 constexpr int kSaved = 4;
 constexpr int kMaxStages = 4;       // of a warp
-constexpr int kNextShare = 128 << 10;
 constexpr int kBarrierBytes = 384;  // kMaxStages for each warp, and two for x
 
 struct Shape {
@@ -31,8 +30,7 @@ struct Shape {
   int32_t stages;
   int32_t x_part;    // k of x in shared memory at a time: all, or a multiple of all warps' units
   int32_t x_stride;  // bytes
-  NextWeight next;
-  CUtensorMap map;  // of bfloat16 weights, [n, k]
+  CUtensorMap map;   // of bfloat16 weights, [n, k]
 };
 
 // ---- formats: what a unit is, and its product ----
@@ -350,7 +348,6 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
     __syncwarp();
     for (int i = 0; i < s.stages && !ahead.done(); ++i, ahead.next())
       if (lane == 0) request(i);
-    if (ahead.done() && lane == 0) prefetch(s.next, warp, kWarps);
   }
   device::pdl_wait();
 
@@ -407,7 +404,6 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
             if (!ahead.done()) {
               if (lane == 0) request(stage);
               ahead.next();
-              if (ahead.done() && lane == 0) prefetch(s.next, warp, kWarps);
             }
             if (++stage == s.stages) {
               stage = 0;
@@ -456,7 +452,6 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
   constexpr int kSums = 2 * kWarps * kTiles * 512, kKept = kSaved * kWarps * kTiles * 512;
   constexpr int kPart = 1024;  // a multiple of every unit
   Shape s{.p = p, .stages = 0, .x_part = p.k, .x_stride = stride(p.k)};
-  s.next = {p.next, p.next_bytes, tuning.next_bytes < 0 ? (getenv("NEXT_SHARE") ? atoi(getenv("NEXT_SHARE")) : kNextShare) : tuning.next_bytes};
   int64_t fixed = kBarrierBytes + kSums + int64_t{p.m} * s.x_stride;
   if (fixed + kFewest * kStage > limit) {
     s.x_part = kPart;

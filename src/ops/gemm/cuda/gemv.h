@@ -19,8 +19,6 @@ struct GemvParams {
   void* y;            // float32 or bfloat16 [m, n], row stride ldy
   int64_t ldy;        // elements
   bool y_bf16, accumulate;
-  const uint8_t* next = nullptr;  // PackedWeight::next
-  int64_t next_bytes = 0;
 };
 
 // What decides the time only; zero: chosen from the shape.
@@ -28,7 +26,6 @@ struct GemvTuning {
   int32_t shared_bytes = 0;  // the most that a CTA takes
   int32_t stages = 0;        // the most stages of its ring
   int32_t ctas_per_sm = 0;
-  int32_t next_bytes = -1;  // the most that a CTA fetches of the next weight; -1: chosen
 };
 
 // Once per device, before the first gemv there. False: the driver is too old for it.

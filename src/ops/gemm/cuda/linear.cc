@@ -21,10 +21,6 @@ using gemm::CudaLayout;
 using gemm::kGemvRows;
 using gemm::Product;
 
-// Up to here our own kernel beats cuBLASLt for bfloat16 weights (docs/cuda.md).
-constexpr int32_t kBatchRows = 256;
-static_assert(kBatchRows <= gemm::kBatchRows);
-
 // Up to here weights in codes are read once for each kGemvRows rows; from there on writing them out
 // as bfloat16 costs less.
 constexpr int32_t kCodeRows = 4 * kGemvRows;
@@ -57,16 +53,14 @@ void few_rows(const LinearParams& p, int64_t first, int64_t n, Stream& stream) {
                 .y = static_cast<char*>(p.y) + (row * p.ldy + first) * y_bytes(p),
                 .ldy = p.ldy,
                 .y_bf16 = p.y_dtype == DType::kBF16,
-                .accumulate = p.accumulate,
-                .next = row + kGemvRows < p.m ? nullptr : static_cast<const uint8_t*>(p.weight->next),
-                .next_bytes = row + kGemvRows < p.m ? 0 : p.weight->next_bytes},
+                .accumulate = p.accumulate},
                layout_of(p), context.info(), stream);
 }
 
 // By the kernel for a decode batch; false: it cannot, and y is as it was.
 bool batch_rows(const LinearParams& p, Stream& stream) {
   const gemm::CudaContext& context = *p.weight->cuda;
-  if (p.m > kBatchRows || p.deterministic || context.batch_workspace().bytes() == 0 ||
+  if (p.m > gemm::kBatchRows || p.deterministic || !context.has_batch() ||
       !aligned(p.x, p.ldx) || p.weight->k % 8 != 0)
     return false;
   gemm::batch_linear({.w = p.weight->data.as<uint8_t>(),
@@ -80,7 +74,7 @@ bool batch_rows(const LinearParams& p, Stream& stream) {
                       .ldy = p.ldy,
                       .y_bf16 = p.y_dtype == DType::kBF16,
                       .accumulate = p.accumulate},
-                     context.batch_workspace().data(), context.info(), stream);
+                     context.info(), stream);
   return true;
 }
 

@@ -47,6 +47,8 @@ __device__ __forceinline__ void hold(float (&c)[kCount]) {
 #define ATTUNE_32(c, i) ATTUNE_16(c, i), ATTUNE_16(c, i + 16)
 #define ATTUNE_64(c, i) ATTUNE_32(c, i), ATTUNE_32(c, i + 32)
 #define ATTUNE_R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define ATTUNE_R8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define ATTUNE_R24 ATTUNE_R0 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define ATTUNE_R1 ATTUNE_R0 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define ATTUNE_R2 ATTUNE_R1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define ATTUNE_R3 ATTUNE_R2 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -57,17 +59,20 @@ __device__ __forceinline__ void hold(float (&c)[kCount]) {
 #define ATTUNE_WGMMA(n, registers, a, b, p, ...)                                              \
   asm volatile("{.reg .pred q; setp.ne.b32 q, %" p ", 0; wgmma.mma_async.sync.aligned.m64n" n \
                "k16.f32.bf16.bf16 {" registers "}, %" a ", %" b ", q, 1, 1, 0, 0;}"           \
-               : __VA_ARGS__ : "l"(weights), "l"(rows), "r"(add))
+               : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
 // clang-format on
 
-// c = weights * rows^T (+ c where `add`). Of thread t of the warpgroup: c[4j + 2h + e] is weight
-// row 16 (t / 32) + t % 32 / 4 + 8h, row 8j + 2 (t % 4) + e of the others.
+// c = a * b^T (+ c where `add`), of 64 rows of a and kRows of b. Of thread t of the warpgroup:
+// c[4j + 2h + e] is row 16 (t / 32) + t % 32 / 4 + 8h of a, row 8j + 2 (t % 4) + e of b.
 template <int kRows>
-__device__ __forceinline__ void wgmma(float (&c)[kRows / 2], uint64_t weights, uint64_t rows,
-                                      int add) {
+__device__ __forceinline__ void wgmma(float (&c)[kRows / 2], uint64_t a, uint64_t b, int add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kRows == 32) {
+  if constexpr (kRows == 16) {
+    ATTUNE_WGMMA("16", ATTUNE_R8, "8", "9", "10", ATTUNE_8(c, 0));
+  } else if constexpr (kRows == 32) {
     ATTUNE_WGMMA("32", ATTUNE_R0, "16", "17", "18", ATTUNE_16(c, 0));
+  } else if constexpr (kRows == 48) {
+    ATTUNE_WGMMA("48", ATTUNE_R24, "24", "25", "26", ATTUNE_16(c, 0), ATTUNE_8(c, 16));
   } else if constexpr (kRows == 64) {
     ATTUNE_WGMMA("64", ATTUNE_R1, "32", "33", "34", ATTUNE_32(c, 0));
   } else if constexpr (kRows == 96) {
