@@ -56,9 +56,9 @@ __device__ __forceinline__ void hold(float (&c)[kCount]) {
 #define ATTUNE_R5 ATTUNE_R4 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define ATTUNE_R6 ATTUNE_R5 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define ATTUNE_R7 ATTUNE_R6 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define ATTUNE_WGMMA(n, registers, a, b, p, ...)                                              \
-  asm volatile("{.reg .pred q; setp.ne.b32 q, %" p ", 0; wgmma.mma_async.sync.aligned.m64n" n \
-               "k16.f32.bf16.bf16 {" registers "}, %" a ", %" b ", q, 1, 1, 0, 0;}"           \
+#define ATTUNE_WGMMA(n, registers, of_a, of_b, of_add, ...)                                        \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" of_add ", 0; wgmma.mma_async.sync.aligned.m64n" n \
+               "k16.f32.bf16.bf16 {" registers "}, %" of_a ", %" of_b ", p, 1, 1, 0, 0;}"          \
                : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
 // clang-format on
 
