@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/registry.h"
 #include "attune/engine.h"
 #include "formats/json.h"
 
@@ -79,6 +81,23 @@ inline std::unique_ptr<Engine> make_engine(const Options& options) {
   Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   EXPECT_TRUE(engine.ok()) << engine.status().to_string();
   return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// Where cuBLASLt and cuDNN are, beside the usual places (Options::cuda_libraries).
+inline std::string cuda_libraries() {
+  const char* folders = std::getenv("ATTUNE_CUDA_LIBRARIES");
+  return folders ? folders : "";
+}
+
+// Why an attention backend cannot run on this GPU; empty: it can.
+inline std::string backend_missing(const std::string& name) {
+  if (name.empty()) return "";
+  const attention::BackendEntry* entry = attention::find_backend(name);
+  if (!entry || !entry->create) return entry ? entry->unavailable : "unknown";
+  auto device = ::attune::device::create_cuda_device(0, cuda_libraries());
+  if (!device.ok()) return device.status().message();
+  const attention::Support support = entry->create(**device)->supports({});
+  return support.ok() ? "" : support.reasons.front();
 }
 
 // A small model with room for a few requests.

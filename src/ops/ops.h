@@ -83,6 +83,11 @@ struct RopeAppendParams {
   int32_t page_size;
   // What is stored is k / k_scale and v / v_scale; readers multiply.
   float k_scale = 1, v_scale = 1;
+  // A token that begins a page zeroes the rest of it, but for the slots that tokens of this call
+  // fill: nothing that an earlier owner left, NaN above all, is there for attention that multiplies
+  // what it masks (attention/capabilities.h, reads_past_end). REQUIRES: of one page the tokens of a
+  // call follow each other.
+  bool clear_rest = false;
 };
 
 // x = cap * tanh(x / cap).
