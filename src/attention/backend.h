@@ -123,8 +123,8 @@ class Backend {
   // The host part, once per step, outside the layers and outside any graph. Never allocates device
   // memory. What it computes for the device it may copy on `stream`, from pinned memory of the
   // plan's that is not written again before the next call but one: two steps may be in flight.
-  // Errors: check_batch's (attention/check.h); unsupported: a library has nothing for this shape, so
-  // that another backend has to take the batch. The plan then serves no batch.
+  // Errors: check_batch's (attention/check.h); unsupported: a library has nothing for this shape,
+  // so that another backend has to take the batch. The plan then serves no batch.
   virtual Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const = 0;
   // The device part, once per step, recorded in the graph.
   virtual void plan_on(Plan& plan, device::Stream& stream) const = 0;

@@ -151,11 +151,9 @@ class Bench {
       neighbours_->after(out_.data(), i);
     };
     if (step_without_ == 0) {
-      ATTUNE_ASSIGN_OR_RETURN(step_without_,
-                              time([&](int i) { step(i, false); }, [] {}, repeats));
+      ATTUNE_ASSIGN_OR_RETURN(step_without_, time([&](int i) { step(i, false); }, [] {}, repeats));
     }
-    ATTUNE_ASSIGN_OR_RETURN(const double with,
-                            time([&](int i) { step(i, true); }, once, repeats));
+    ATTUNE_ASSIGN_OR_RETURN(const double with, time([&](int i) { step(i, true); }, once, repeats));
     if (with <= step_without_) return unsupported("too little to measure");
     return with - step_without_;
   }

@@ -1,9 +1,9 @@
 // `attune bench attention`: every backend that can run here over a grid of shapes. Each case is
 // repeated over pools that no cache holds together, as a graph; beside it stands a bulk read of the
-// same bytes, timed in the same way: what the memory allows. Decode on a GPU is timed as a step pays
-// for it: a chain of it between its neighbours (bench/attention_neighbours.h), less the same chain
-// without it, so that a kernel which cannot overlap the others has that counted. Prefill, in which
-// the neighbours' ends are little, is timed alone.
+// same bytes, timed in the same way: what the memory allows. Decode on a GPU is timed as a step
+// pays for it: a chain of it between its neighbours (bench/attention_neighbours.h), less the same
+// chain without it, so that a kernel which cannot overlap the others has that counted. Prefill, in
+// which the neighbours' ends are little, is timed alone.
 #pragma once
 
 #include <cstdint>

@@ -80,8 +80,8 @@ Result<std::unique_ptr<Neighbours>> Neighbours::create(const AttentionCase& what
   std::vector<uint16_t> narrow(h.mla ? 0 : input_bytes / 2);
   for (float& v : wide) v = uniform(random);
   for (uint16_t& v : narrow) v = tensor::f32_to_bf16(uniform(random));
-  stream.copy(n->inputs_.data(),
-              h.mla ? static_cast<const void*>(wide.data()) : narrow.data(), input_bytes);
+  stream.copy(n->inputs_.data(), h.mla ? static_cast<const void*>(wide.data()) : narrow.data(),
+              input_bytes);
   stream.copy(n->slots_.data(), slots.data(), rows * 8);
   stream.synchronize();
   ATTUNE_RETURN_IF_ERROR(stream.status());

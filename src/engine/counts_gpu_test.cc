@@ -86,8 +86,8 @@ class StepCounts : public ::testing::TestWithParam<const char*> {
     const std::string missing = backend_missing(GetParam());
     if (!missing.empty()) GTEST_SKIP() << missing;
   }
-  // What is done once: steps of every number of sequences alone, which are captured at their second,
-  // and prompts that join those which decode.
+  // What is done once: steps of every number of sequences alone, which are captured at their
+  // second, and prompts that join those which decode.
   static void warm_up(Engine& engine) {
     std::vector<Started> all;
     for (int32_t i = 0; i < 3; ++i) {

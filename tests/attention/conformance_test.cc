@@ -207,8 +207,7 @@ TEST_P(Conformance, PartialsMergeByLse) {
       {.q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 16, .page_size = 1, .causal = false});
   const int total = 150, q_len = 4, kd = shape.qk_dim, vd = shape.v_dim;
   const Problem all(shape, {{q_len, total, 1}});
-  if (!serves(shape) || !caps().lse_out || !takes(all))
-    return skip_undeclared("LSE");
+  if (!serves(shape) || !caps().lse_out || !takes(all)) return skip_undeclared("LSE");
   const LayerParams layer = all.layer();
   const Output want = runner_.run(all, Phase::kPrefill, layer);
   const auto k = Problem::values(1, 0, total, 2 * kd), v = Problem::values(1, 1, total, 2 * vd);

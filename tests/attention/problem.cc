@@ -86,10 +86,10 @@ Problem::Problem(const Shape& shape, std::vector<Seq> seqs, Fill fill, uint32_t 
   } else {
     lay_pages(page_seed);
   }
-  float poison = fill == Fill::kZero           ? 0.0f
-                 : shape_.reads_past_end       ? kLarge
-                 : fill == Fill::kNaN          ? std::numeric_limits<float>::quiet_NaN()
-                                               : std::numeric_limits<float>::infinity();
+  float poison = fill == Fill::kZero     ? 0.0f
+                 : shape_.reads_past_end ? kLarge
+                 : fill == Fill::kNaN    ? std::numeric_limits<float>::quiet_NaN()
+                                         : std::numeric_limits<float>::infinity();
   const int64_t elem = tensor::dtype_bytes(shape_.kv_dtype, 1);
   for (size_t at = 0; at < pool_.size(); at += elem) {
     write(pool_.data() + at, poison);

@@ -46,8 +46,8 @@ class Suite : public ::testing::TestWithParam<Target> {
   }
 
   // Poisoned pools against the reference on a clean one, in the adapted shape. Without params: the
-  // layer that Problem gives. Who does not take a batch is asked for that of its sequences that have
-  // keys for all their rows.
+  // layer that Problem gives. Who does not take a batch is asked for that of its sequences that
+  // have keys for all their rows.
   void check(const Shape& shape, const std::vector<Seq>& seqs, const std::string& what,
              Phase phase = Phase::kPrefill, const LayerParams* params = nullptr,
              const std::vector<uint64_t>& tree = {});

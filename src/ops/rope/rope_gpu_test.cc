@@ -247,7 +247,8 @@ struct ClearCase {
   // were.
   void expect(const std::vector<uint8_t>& pool) const {
     for (int64_t slot = 0; slot < int64_t{kPages} * kPage; ++slot)
-      for (int32_t h = 0; h < 2 * kKvHeads; ++h) expect_row(pool, slot, h % kKvHeads, h >= kKvHeads);
+      for (int32_t h = 0; h < 2 * kKvHeads; ++h)
+        expect_row(pool, slot, h % kKvHeads, h >= kKvHeads);
   }
   void expect_row(const std::vector<uint8_t>& pool, int64_t slot, int32_t h, bool v) const {
     const RopeAppendParams p = params();
@@ -275,9 +276,13 @@ struct ClearCase {
 TEST_F(CudaRopeAppend, APageThatIsBegunIsCleared) {
   constexpr int32_t kSize = ClearCase::kPage;
   std::vector<int64_t> slots;
-  for (const auto& [first, count] :
-       {std::pair{2 * kSize, 1}, {5 * kSize, kSize}, {3 * kSize, 7}, {7 * kSize + 5, 3},
-        {8 * kSize, 20}, {11 * kSize + 15, 1}, {12 * kSize, kSize - 1}}) {
+  for (const auto& [first, count] : {std::pair{2 * kSize, 1},
+                                     {5 * kSize, kSize},
+                                     {3 * kSize, 7},
+                                     {7 * kSize + 5, 3},
+                                     {8 * kSize, 20},
+                                     {11 * kSize + 15, 1},
+                                     {12 * kSize, kSize - 1}}) {
     for (int32_t i = 0; i < count; ++i) slots.push_back(first + i);
     slots.push_back(-1);
   }

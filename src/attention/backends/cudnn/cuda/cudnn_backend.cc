@@ -226,8 +226,8 @@ Status CudnnBackend::make_ready(const CudnnPlan& p, Layer& layer) const {
   if (layer.by_rows) return {};
   if (b.num_tokens * std::max(layer.shape.q_stride, layer.shape.out_stride) >
       std::numeric_limits<int32_t>::max())
-    return unsupported(base::cat("cudnn: offsets of ", b.num_tokens,
-                                 " rows need more than 32 bits"));
+    return unsupported(
+        base::cat("cudnn: offsets of ", b.num_tokens, " rows need more than 32 bits"));
   ATTUNE_ASSIGN_OR_RETURN(
       const Graph* graph,
       graph_of(p, graph_shape(p.limits, bucket(b.num_seqs, kLeastSeqs),

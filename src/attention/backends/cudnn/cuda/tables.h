@@ -14,8 +14,8 @@ struct Tables {
   int32_t q_width, q_heads;
 };
 
-// Sequences from `num_seqs` on are without rows and keys. A tile of keys may reach over a sequence's
-// last page, and must not find another's there. Inside Stream::launch.
+// Sequences from `num_seqs` on are without rows and keys. A tile of keys may reach over a
+// sequence's last page, and must not find another's there. Inside Stream::launch.
 void fill_tables(const Batch::Arrays& from, int32_t num_seqs, int32_t page_size, const Tables& to,
                  device::Stream& stream);
 
