@@ -3,6 +3,7 @@
 # compute-sanitizer where that is. Fails unless tests ran and all passed. Its last line counts them.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+[[ ! -d data ]] || export ATTUNE_TEST_DATA=${ATTUNE_TEST_DATA:-$PWD/data}
 sanitize=true
 [[ ${1:-} == --no-sanitizer ]] && sanitize=false && shift
 log=$(mktemp)
