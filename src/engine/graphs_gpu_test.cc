@@ -52,7 +52,7 @@ void expect_same_text(const Started& got, const Started& want, double near, cons
   }
 }
 
-class Graphs : public ::testing::TestWithParam<const char*> {
+class EngineGraphs : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     auto device = ::attune::device::create_cuda_device(0);
@@ -90,7 +90,7 @@ class Graphs : public ::testing::TestWithParam<const char*> {
 };
 
 // Every batch size, among them those that a graph of the next size serves, at several page sizes.
-TEST_P(Graphs, BugC01AndC02RowsThatFillUpDoNotShow) {
+TEST_P(EngineGraphs, BugC01AndC02RowsThatFillUpDoNotShow) {
   constexpr int32_t kMost = 18, kTokens = 6;  // two beyond the largest graph
   for (const int32_t page : {1, 16, 64}) {
     options_.page_size = eager_.page_size = page;
@@ -117,7 +117,7 @@ TEST_P(Graphs, BugC01AndC02RowsThatFillUpDoNotShow) {
 }
 
 // Captured at one length, replayed at others: nothing that was planned for it stays.
-TEST_P(Graphs, BugC05ReplayAtOtherLengths) {
+TEST_P(EngineGraphs, BugC05ReplayAtOtherLengths) {
   auto graphs = make_engine(options_), eager = make_engine(eager_);
   ASSERT_TRUE(graphs && eager);
   for (const int32_t length : {35, 36, 300, 2400, long_prompt(20000), 40}) {
@@ -128,7 +128,7 @@ TEST_P(Graphs, BugC05ReplayAtOtherLengths) {
 }
 
 // Two requests in turn through one graph.
-TEST_P(Graphs, BugC06EachReplayReadsItsOwnStep) {
+TEST_P(EngineGraphs, BugC06EachReplayReadsItsOwnStep) {
   auto graphs = make_engine(options_), eager = make_engine(eager_);
   ASSERT_TRUE(graphs && eager);
   const std::vector<TokenId> prompts[2] = {random_prompt(70, 1), random_prompt(45, 2)};
@@ -140,7 +140,7 @@ TEST_P(Graphs, BugC06EachReplayReadsItsOwnStep) {
 
 // Captures write nothing but their own step's pages, and padding nothing at all: what was cached
 // before is what it was.
-TEST_P(Graphs, BugC07CapturesLeaveThePoolAsItWas) {
+TEST_P(EngineGraphs, BugC07CapturesLeaveThePoolAsItWas) {
   options_.disable_radix_cache = false;
   auto graphs = make_engine(options_), eager = make_engine(eager_);
   ASSERT_TRUE(graphs && eager);
@@ -161,7 +161,7 @@ TEST_P(Graphs, BugC07CapturesLeaveThePoolAsItWas) {
 
 // The host is a step ahead while long prompts keep the device busy, and every step has other
 // tables: what it writes for the next step must not reach this one.
-TEST_P(Graphs, BugC10StepsInFlightKeepTheirTables) {
+TEST_P(EngineGraphs, BugC10StepsInFlightKeepTheirTables) {
   Options serial = options_;
   serial.disable_overlap_schedule = true;
   auto ahead = make_engine(options_), after = make_engine(serial);
@@ -184,7 +184,7 @@ TEST_P(Graphs, BugC10StepsInFlightKeepTheirTables) {
 }
 
 // Kernels that start before the last has ended read nothing that is not there yet: the same bits.
-TEST_P(Graphs, BugL16AndL17DependentLaunchChangesNoBit) {
+TEST_P(EngineGraphs, BugL16AndL17DependentLaunchChangesNoBit) {
   Options on = options_, off = options_;
   on.enable_pdl = "on";
   off.enable_pdl = "off";
@@ -213,7 +213,7 @@ TEST_P(Graphs, BugL16AndL17DependentLaunchChangesNoBit) {
 }
 
 // 28 heads over 4, as Qwen2-7B has: the CPU's text.
-TEST_P(Graphs, BugA04SevenHeadsToAKey) {
+TEST_P(EngineGraphs, BugA04SevenHeadsToAKey) {
   std::string config = kConfig;
   config.replace(config.find("heads\": 4"), 9, "heads\": 28");
   config.replace(config.find("value_heads\": 2"), 15, "value_heads\": 4");
@@ -231,7 +231,7 @@ TEST_P(Graphs, BugA04SevenHeadsToAKey) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Graphs, ::testing::Values("", "reference"),
+INSTANTIATE_TEST_SUITE_P(Backends, EngineGraphs, ::testing::Values("", "reference"),
                          [](const auto& info) {
                            return std::string(info.param[0] ? info.param : "chosen");
                          });
