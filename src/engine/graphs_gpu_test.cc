@@ -212,6 +212,50 @@ TEST_P(EngineGraphs, BugL16AndL17DependentLaunchChangesNoBit) {
     expect_same_text(got[i], want[i], kNear, "request " + std::to_string(i));
 }
 
+// The host's work for a step of 64 sequences is counted, and small: 580 us were found too much.
+TEST_P(EngineGraphs, BugL08TheHostsWorkIsKnown) {
+  options_.max_running_requests = options_.cuda_graph_max_bs = 64;
+  auto engine = make_engine(options_);
+  ASSERT_TRUE(engine);
+  const auto decode = [&] {
+    std::vector<Started> all;
+    for (uint32_t i = 0; i < 64; ++i)
+      all.push_back(start(*engine, random_prompt(8, i),
+                          {.temperature = 0, .max_new_tokens = 200, .ignore_eos = true}));
+    for (Started& s : all) s->wait();
+  };
+  decode();  // captures
+  const EngineStats before = engine->stats();
+  decode();
+  const EngineStats after = engine->stats();
+  const double steps = static_cast<double>(after.steps - before.steps);
+  ASSERT_GE(steps, 200);
+  const double each = (after.host_seconds - before.host_seconds) / steps;
+  std::printf("%.0f us of the host for a step of 64 sequences\n", each * 1e6);
+  EXPECT_GT(each, 0);
+  EXPECT_LT(each, 580e-6);
+}
+
+// Prompts that share whole pages and a part of one: all but less than a page is found, and the text
+// is that of a cold start.
+TEST_P(EngineGraphs, BugL18APartOfAPageCostsLessThanAPage) {
+  options_.disable_radix_cache = false;
+  options_.page_size = eager_.page_size = 64;
+  auto graphs = make_engine(options_), eager = make_engine(eager_);
+  ASSERT_TRUE(graphs && eager);
+  const std::vector<TokenId> shared = random_prompt(5 * 64 + 33, 4);
+  finished(*graphs, shared, 4);
+  for (uint32_t i = 0; i < 3; ++i) {
+    std::vector<TokenId> prompt = shared;
+    const std::vector<TokenId> tail = random_prompt(20 + 30 * static_cast<int32_t>(i), 9 + i);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    const Started got = finished(*graphs, prompt, 8);
+    EXPECT_GE(got->usage.cached_tokens, 5 * 64);
+    EXPECT_LE(got->usage.cached_tokens, 5 * 64 + 33);
+    expect_same_text(got, finished(*eager, prompt, 8), kNear, "tail " + std::to_string(i));
+  }
+}
+
 // 28 heads over 4, as Qwen2-7B has: the CPU's text.
 TEST_P(EngineGraphs, BugA04SevenHeadsToAKey) {
   std::string config = kConfig;
