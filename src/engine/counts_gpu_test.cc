@@ -141,6 +141,19 @@ TEST_P(StepCounts, DecodeStepsNeitherAllocateNorWait) {
   EXPECT_LE(more(3), 4 * steps + 8) << "copies";
   EXPECT_GE(more(3), 2 * steps - 8) << "copies";
 }
+
+// An engine is ready without graphs: each is made when a second step of its size comes.
+TEST_P(StepCounts, BugL11GraphsAreCapturedWhenTheyAreNeeded) {
+  const int64_t before = counts.captures;
+  auto engine = make_engine(options_);
+  ASSERT_TRUE(engine);
+  EXPECT_EQ(counts.captures - before, 0);
+  auto alone = start(*engine, {1, 2, 3}, testing::tokens(16));
+  alone->wait();
+  EXPECT_EQ(counts.captures - before, 1) << "one sequence, one size";
+  decode(*engine, 16);
+  EXPECT_LE(counts.captures - before, 3) << "up to three sequences";
+}
 INSTANTIATE_TEST_SUITE_P(Backends, StepCounts, ::testing::Values("", "reference", "cudnn"));
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "attention/registry.h"
 #include "attune/engine.h"
+#include "base/test_data.h"
 #include "formats/json.h"
 
 namespace attune::engine::testing {
@@ -103,7 +104,7 @@ inline std::string backend_missing(const std::string& name) {
 // A small model with room for a few requests.
 inline Options small_options() {
   Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/llama";
+  options.model = base::test_data("families/llama");
   options.dtype = "float32";
   options.max_total_tokens = 512;
   options.threads = 2;
@@ -127,7 +128,7 @@ inline void expect_nothing_held(Engine& engine) {
 
 // `path` below tests/golden.
 inline formats::Json read_golden(const std::string& path) {
-  std::ifstream in(std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/" + path);
+  std::ifstream in(base::test_data(path));
   std::stringstream text;
   text << in.rdbuf();
   Result<formats::Json> json = formats::parse_json(text.str());

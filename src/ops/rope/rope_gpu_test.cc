@@ -396,7 +396,7 @@ TEST_F(CudaRopeAppend, BugA24TooLargeForEightBits) {
 }
 
 // A pool of 5 GB, in which only far slots are used.
-TEST_F(CudaRopeAppend, SlotsBeyondTwoToThe31Elements) {
+TEST_F(CudaRopeAppend, BugA16SlotsBeyondTwoToThe31Elements) {
   const int32_t d = 128, kv_heads = 8, tokens = 3;
   const int64_t slot_bytes = 2 * kv_heads * d * 2, slots_in_all = 5'000'000'000 / slot_bytes;
   auto* pool = static_cast<uint8_t*>(allocate(static_cast<size_t>(slots_in_all * slot_bytes)));
