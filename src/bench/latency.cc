@@ -171,32 +171,25 @@ Result<std::vector<TracedBatch>> trace_latency(Engine& engine, const LatencyConf
   std::vector<TracedBatch> all;
   std::mt19937_64 random(config.seed);
   for (int32_t batch : config.batch_sizes) {
-    TracedBatch traced{.batch_size = batch};
-    for (const auto detail : {device::Tracer::Detail::kGraphs, device::Tracer::Detail::kKernels}) {
-      ATTUNE_RETURN_IF_ERROR(tracer.start(detail));
-      const Result<Run> run = run_once(engine, config, batch, random);
-      ATTUNE_ASSIGN_OR_RETURN(device::Trace trace, tracer.stop());
-      ATTUNE_RETURN_IF_ERROR(run.status());
-      if (trace.activities.empty())
-        return invalid_argument("--trace: nothing ran on a GPU: choose --device cuda");
-      if (run->decode.steps < 1)
-        return invalid_argument(
-            "--trace: no step in which the whole batch decodes: raise --output-len");
-      const StepTimes times = step_times(trace, run->decode);
-      (detail == device::Tracer::Detail::kGraphs ? traced.graphs : traced.kernels) = times;
-      traced.trace = std::move(trace);
-    }
-    all.push_back(std::move(traced));
+    ATTUNE_RETURN_IF_ERROR(tracer.start());
+    const Result<Run> run = run_once(engine, config, batch, random);
+    ATTUNE_ASSIGN_OR_RETURN(device::Trace trace, tracer.stop());
+    ATTUNE_RETURN_IF_ERROR(run.status());
+    if (trace.activities.empty())
+      return invalid_argument("--trace: nothing ran on a GPU: choose --device cuda");
+    if (run->decode.steps < 1)
+      return invalid_argument(
+          "--trace: no step in which the whole batch decodes: raise --output-len");
+    const StepTimes times = step_times(trace, run->decode);
+    all.push_back({.batch_size = batch, .times = times, .trace = std::move(trace)});
   }
   return all;
 }
 
 std::string to_json(const TracedBatch& b) {
-  const StepTimes& k = b.kernels;
+  const StepTimes& k = b.times;
   std::string out = base::cat("{\"batch_size\":", b.batch_size, ",\"steps\":", k.steps,
-                              ",\"step_us_graphs_whole\":", b.graphs.step_us,
-                              ",\"idle_graphs_whole\":", b.graphs.idle, ",\"step_us\":", k.step_us,
-                              ",\"idle\":", k.idle);
+                              ",\"step_us\":", k.step_us, ",\"idle\":", k.idle);
   for (size_t i = 0; i < kFamilies; ++i)
     out += base::cat(",\"", family_name(static_cast<Family>(i)), "\":", k.shares[i]);
   out += ",\"kernels\":[";
@@ -209,12 +202,9 @@ std::string to_json(const TracedBatch& b) {
 }
 
 std::string to_table(const TracedBatch& b) {
-  const StepTimes& k = b.kernels;
+  const StepTimes& k = b.times;
   char line[256];
-  std::snprintf(line, sizeof line,
-                "batch %d, graphs traced whole: %d decode steps of %.3f ms, idle %.2f %%\n"
-                "batch %d, kernels traced:      %d decode steps of %.3f ms, idle %.2f %%",
-                b.batch_size, b.graphs.steps, b.graphs.step_us / 1e3, b.graphs.idle * 100,
+  std::snprintf(line, sizeof line, "batch %d: %d decode steps of %.3f ms, idle %.2f %%",
                 b.batch_size, k.steps, k.step_us / 1e3, k.idle * 100);
   std::string out = line;
   for (size_t i = 0; i < kFamilies; ++i) {

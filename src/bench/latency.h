@@ -38,11 +38,10 @@ std::string to_table(const std::vector<LatencyRow>& rows);
 // Of one batch size.
 struct TracedBatch {
   int32_t batch_size = 0;
-  StepTimes graphs;     // graphs traced whole: how long the GPU idles between steps
-  StepTimes kernels;    // each kernel traced, which makes the steps a little longer
-  device::Trace trace;  // prompts, too; each kernel
+  StepTimes times;
+  device::Trace trace;  // of the prompts too
 };
-// Two more runs of each batch size, for an engine that has made run_latency's. Errors:
+// One more run of each batch size, for an engine that has made run_latency's. Errors:
 // run_latency's, the tracer's, and invalid_argument where no step is steady.
 Result<std::vector<TracedBatch>> trace_latency(Engine& engine, const LatencyConfig& config,
                                                device::Tracer& tracer);

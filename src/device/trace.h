@@ -11,11 +11,11 @@
 
 namespace attune::device {
 
-// One kernel, copy or fill; or one launch of a graph, where graphs are traced whole. Times are
-// std::chrono::steady_clock's, in ns. A kernel that was launched with programmatic dependent launch
-// (docs/cuda.md) begins while the one before it still runs, so times overlap.
+// One kernel, copy or fill, in graphs too. Times are std::chrono::steady_clock's, in ns. A kernel
+// that was launched with programmatic dependent launch (docs/cuda.md) begins while the one before
+// it still runs, so times overlap.
 struct Activity {
-  enum class Kind : uint8_t { kKernel, kCopy, kFill, kGraph };
+  enum class Kind : uint8_t { kKernel, kCopy, kFill };
   Kind kind = Kind::kKernel;
   uint32_t name = 0;  // index in Trace::names
   uint32_t stream = 0;
@@ -32,13 +32,9 @@ struct Trace {
 // One at a time in a process, since CUPTI has one list of buffers. Not thread-safe.
 class Tracer {
  public:
-  // kGraphs: a graph's launch is one activity, which costs next to nothing; kKernels: each of its
-  // kernels is one, which makes steps longer by what reading the clock between them takes.
-  enum class Detail : uint8_t { kGraphs, kKernels };
-
   virtual ~Tracer() = default;
   // REQUIRES: it does not run. Errors: internal: CUPTI's.
-  virtual Status start(Detail detail) = 0;
+  virtual Status start() = 0;
   // Waits for the device and gives what began since start(). Errors: internal: CUPTI's, or
   // activities were lost.
   virtual Result<Trace> stop() = 0;

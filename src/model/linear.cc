@@ -53,7 +53,7 @@ void Context::add(const Linear& linear, const void* x, int64_t ldx, int32_t m, f
 }
 
 void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows,
-                   void* out, DType out_dtype, device::Stream& stream) const {
+                   void* out, DType out_dtype, device::Stream& stream, const int32_t* picks) const {
   ops->rms_norm({.x = x,
                  .ldx = ldx,
                  .weight = weight.data(),
@@ -62,7 +62,8 @@ void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps
                  .n = weight.n,
                  .out = out,
                  .ldo = weight.n,
-                 .out_dtype = out_dtype},
+                 .out_dtype = out_dtype,
+                 .picks = picks},
                 stream);
 }
 

@@ -50,9 +50,10 @@ struct Context {
   void append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
                     tensor::DType y_dtype, int64_t ldy,
                     std::vector<ops::LinearParams>& items) const;
-  // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense.
+  // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense. picks [rows]: which row of
+  // x each is of; null: the same.
   void norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows, void* out,
-            tensor::DType out_dtype, device::Stream& stream) const;
+            tensor::DType out_dtype, device::Stream& stream, const int32_t* picks = nullptr) const;
   int64_t act_bytes() const { return tensor::dtype_bytes(options.act, 1); }
   int64_t inter_bytes() const { return tensor::dtype_bytes(options.inter, 1); }
   ops::RopeStyle rope_style() const {

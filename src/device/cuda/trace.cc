@@ -24,7 +24,9 @@ namespace {
 using base::cat;
 
 constexpr size_t kBufferBytes = size_t{8} << 20;  // about 35,000 activities
-constexpr std::align_val_t kBufferAlign{8};       // as CUPTI asks
+constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                         CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
+constexpr std::align_val_t kBufferAlign{8};  // as CUPTI asks
 
 int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -150,10 +152,6 @@ void keep(const CUpti_Activity* record, Collected& c) {
       a.bytes = static_cast<int64_t>(fill.bytes);
       break;
     }
-    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE:
-      a = activity(*reinterpret_cast<const CUpti_ActivityGraphTrace2*>(record),
-                   Activity::Kind::kGraph, "graph", c);
-      break;
     default:
       return;
   }
@@ -195,7 +193,7 @@ class CuptiTracer final : public Tracer {
     c.taken = false;
   }
 
-  Status start(Detail detail) override {
+  Status start() override {
     ATTUNE_CHECK(!running_);
     Collected& c = collected();
     const int64_t before = steady_ns();
@@ -208,11 +206,8 @@ class CuptiTracer final : public Tracer {
       c.trace = {};
       c.names.clear();
     }
-    kinds_ = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-              CUPTI_ACTIVITY_KIND_MEMSET};
-    if (detail == Detail::kGraphs) kinds_.push_back(CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
     running_ = true;
-    for (const CUpti_ActivityKind kind : kinds_)
+    for (const CUpti_ActivityKind kind : kKinds)
       ATTUNE_RETURN_IF_ERROR(c.api.check(c.api.cuptiActivityEnable(kind), "cuptiActivityEnable"));
     return {};
   }
@@ -236,12 +231,11 @@ class CuptiTracer final : public Tracer {
 
  private:
   void disable() {
-    for (const CUpti_ActivityKind kind : kinds_) collected().api.cuptiActivityDisable(kind);
+    for (const CUpti_ActivityKind kind : kKinds) collected().api.cuptiActivityDisable(kind);
     running_ = false;
   }
 
   bool running_ = false;
-  std::vector<CUpti_ActivityKind> kinds_;
 };
 
 }  // namespace

@@ -14,8 +14,6 @@
 namespace attune::device {
 namespace {
 
-using Detail = Tracer::Detail;
-
 constexpr int64_t kCount = 100'003;
 
 int64_t now_ns() {
@@ -69,7 +67,7 @@ TEST_F(TracerTest, NamesKernelsCopiesAndFills) {
   stream_->launch([&] { launch_two(); });  // before: not in the trace
   stream_->synchronize();
   const int64_t before = now_ns();
-  ASSERT_TRUE(tracer_->start(Detail::kKernels).ok());
+  ASSERT_TRUE(tracer_->start().ok());
   stream_->fill(buffer_.data(), 0, 4096);
   for (int i = 0; i < 3; ++i) stream_->launch([&] { launch_two(); });
   stream_->copy(buffer_.as<uint32_t>() + kCount, buffer_.data(), 1024);
@@ -93,29 +91,6 @@ TEST_F(TracerTest, NamesKernelsCopiesAndFills) {
       std::is_sorted(trace.activities.begin(), trace.activities.end(),
                      [](const Activity& a, const Activity& b) { return a.begin_ns < b.begin_ns; }));
   EXPECT_GT(named(trace, "iota")[0].grid[0], 1);
-}
-
-TEST_F(TracerTest, GraphsWholeOrByKernel) {
-  auto graph = stream_->capture("a test", [&] { launch_two(); });  // before a trace is asked for
-  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
-  const auto run = [&](Detail detail) {
-    EXPECT_TRUE(tracer_->start(detail).ok());
-    for (int i = 0; i < 4; ++i) (*graph)->launch(*stream_);
-    return stop();
-  };
-  (*graph)->launch(*stream_);
-  stream_->synchronize();
-  const Trace whole = run(Detail::kGraphs);
-  EXPECT_EQ(named(whole, "graph").size(), 4u);
-  EXPECT_EQ(whole.activities.size(), 4u);
-  const Trace kernels = run(Detail::kKernels);
-  EXPECT_EQ(named(kernels, "iota").size(), 4u);
-  EXPECT_EQ(named(kernels, "add").size(), 4u);
-  EXPECT_EQ(kernels.activities.size(), 8u);
-  // And nothing once it is over.
-  (*graph)->launch(*stream_);
-  stream_->synchronize();
-  EXPECT_EQ(run(Detail::kGraphs).activities.size(), 4u);
 }
 
 }  // namespace
