@@ -158,8 +158,10 @@ class FlashinferMlaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> create(device::Device& device) {
-  if (device.info().sm != 90) return create_fa2(device);
-  return std::make_unique<FlashinferMlaBackend>(device, launch_hopper);
+#ifdef ATTUNE_FLASHINFER_MLA_HOPPER
+  if (device.info().sm == 90) return std::make_unique<FlashinferMlaBackend>(device, launch_hopper);
+#endif
+  return create_fa2(device);
 }
 
 std::unique_ptr<Backend> create_fa2(device::Device& device) {
