@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/gpu_bundle.sh: build/gpu-bundle, a folder that a bare Linux machine with an NVIDIA driver can run:
-# the GPU tests in one program, attune, the libraries that both link (in lib/, found by their own run path) and run_gpu_tests.
+# the GPU tests in one program with their data (data/), attune, the libraries that both link (in lib/, found by their own run
+# path) and run_gpu_tests.
 # BUNDLE_BUILD names a build folder that is configured already, with ATTUNE_CUDA=ON.
 source "$(dirname "$0")/common.sh"
 build=${BUNDLE_BUILD:-build/release}
@@ -26,6 +27,8 @@ ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|ld-linux[^/]*)\.so' |
   xargs -I{} cp -L {} "$bundle/lib/"
 cp tools/run_gpu_tests.sh "$bundle/run_gpu_tests"
+mkdir "$bundle/data"
+cp -r tests/golden/families tests/golden/*.json "$bundle/data/"
 
 size=$(du -sm "$bundle" | cut -f1)
 ((size < 60)) || die "$bundle has $size MB, the limit is 60"

@@ -34,6 +34,7 @@ struct EngineStats {
            steps = 0;
   uint64_t evicted_pages = 0;
   double generation_throughput = 0;  // tokens/s over the last few seconds
+  double host_seconds = 0;           // of the engine's thread at work
   struct AttentionRoute {
     std::string phase, backend, path;  // "decode", "cpu", "paged"
     uint64_t batches = 0;              // times chosen

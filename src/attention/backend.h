@@ -14,21 +14,11 @@
 
 namespace attune::attention {
 
-// The largest step a plan must serve; fixes workspace sizes once. Heads and dims are those of every
-// layer; num_slots is the pool's, and bounds the page slots of every batch. For a path that reads
-// rows, page_size is their number and num_slots 1 (kv::make_ragged_view).
-struct Limits {
-  int32_t max_seqs = 0, max_tokens = 0, max_kv_len = 0;
-  int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, num_slots = 0,
-          threads = 1;
-  Tuning tuning;
-};
-
 // The sequences of one phase in a step, on the host; the arrays outlive the step. Sequence s owns
 // query rows [q_indptr[s], q_indptr[s+1]) of the batch and its last query sits at position
 // kv_len[s]-1: its query i sees keys [0, kv_len[s] - q_len + i] (causal from the end). A sequence
 // may have no rows, and a row may see no key (q_len > kv_len): it gives output 0 and LSE -inf.
-// Nothing of a page beyond kv_len is ever read.
+// What a page has beyond kv_len never matters; nobody but who declares reads_past_end reads it.
 //
 // For graphs (F8): a captured step reads these arrays where they were at capture; the caller keeps
 // them in place, and a step of fewer sequences is padded with sequences of no rows.
@@ -85,6 +75,27 @@ struct Io {
   float* lse = nullptr;
 };
 
+// A call of run() before there is one: its pointers say only whether they will be null.
+struct Call {
+  LayerParams layer;
+  kv::PagedKvView kv;
+  Io io;
+};
+
+// The largest step a plan must serve; fixes workspace sizes once. Heads and dims are those of every
+// layer; num_slots is the pool's, and bounds the page slots of every batch. For a path that reads
+// rows, page_size is their number and num_slots 1 (kv::make_ragged_view).
+struct Limits {
+  int32_t max_seqs = 0, max_tokens = 0, max_kv_len = 0;
+  int32_t q_heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, page_size = 0, num_slots = 0,
+          threads = 1;
+  Tuning tuning;
+  // The calls that will come, each kind once, for backends that make something for each: what such
+  // a one cannot do, plan() refuses. Another call it may make ready when it comes, which takes time
+  // and cannot be captured.
+  std::vector<Call> calls;
+};
+
 class Plan {
  public:
   virtual ~Plan() = default;
@@ -112,7 +123,8 @@ class Backend {
   // The host part, once per step, outside the layers and outside any graph. Never allocates device
   // memory. What it computes for the device it may copy on `stream`, from pinned memory of the
   // plan's that is not written again before the next call but one: two steps may be in flight.
-  // Errors: check_batch's (attention/check.h); the plan then serves no batch.
+  // Errors: check_batch's (attention/check.h); unsupported: a library has nothing for this shape,
+  // so that another backend has to take the batch. The plan then serves no batch.
   virtual Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const = 0;
   // The device part, once per step, recorded in the graph.
   virtual void plan_on(Plan& plan, device::Stream& stream) const = 0;

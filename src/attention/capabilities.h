@@ -68,6 +68,11 @@ struct Capabilities {
   std::vector<int32_t> page_sizes;  // empty: any
   bool window = false, soft_cap = false, sinks = false, tree_mask = false, lse_out = false;
   bool graph_safe = true;
+  // What lies past a sequence's end in its last page, and in the padding page, is multiplied by
+  // weights of 0, so it has to be finite. Who runs the backend sees to it: the pool begins as zeros
+  // and a page that is begun anew is cleared (ops::RopeAppendParams::clear_rest). Else it may be
+  // anything.
+  bool reads_past_end = false;
   // A row's bits do not depend on its batch mates, chunking, page size, nor on where a prefix hit
   // begins.
   bool batch_invariant = false;

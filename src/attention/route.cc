@@ -80,7 +80,7 @@ Router::Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrde
   }
 }
 
-Result<Choice> Router::route(const Batch& batch) {
+Result<Choice> Router::route(const Batch& batch, const PlanFn& plan) {
   const List& list = lists_[static_cast<size_t>(batch.phase)];
   const SizedOrder& size = nearest(list.sizes, batch.num_seqs, batch.max_kv_len);
   const std::vector<size_t>& order = list.order_of[&size - list.sizes.data()];
@@ -94,13 +94,20 @@ Result<Choice> Router::route(const Batch& batch) {
       refusals.push_back(cat(name, ": ", join(support.reasons)));
       continue;
     }
+    const Choice choice{&backend, entry.backend};
+    const Status planned = plan ? plan(choice) : Status();
+    if (planned.code() == Code::kUnsupported) {
+      refusals.push_back(cat(name, ": ", planned.message()));
+      continue;
+    }
+    ATTUNE_RETURN_IF_ERROR(planned);
     const bool fallback = i > 0;
     entry.batches[static_cast<size_t>(batch.path)][fallback].fetch_add(1,
                                                                        std::memory_order_relaxed);
     if (fallback && !entry.told.exchange(true, std::memory_order_relaxed))
       base::log_warning("attention for ", phase_name(batch.phase), " falls back to ", name, " (",
                         join(refusals), "); later fallbacks are only counted");
-    return Choice{&backend, entry.backend};
+    return choice;
   }
   return unsupported(cat("no attention backend serves this ", phase_name(batch.phase),
                          " batch: ", order.empty() ? "the phase's list is empty" : join(refusals)));

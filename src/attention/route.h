@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,8 +65,10 @@ class Router {
   Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrder& order);
 
   // Once per batch and step, from one thread. A fallback is counted, and logged the first time with
-  // its reason. Errors: unsupported, with every backend's reasons.
-  Result<Choice> route(const Batch& batch);
+  // its reason. `plan` makes a choice ready: where it says unsupported, the next one is tried; its
+  // other errors are returned. Errors: unsupported, with every backend's reasons.
+  using PlanFn = std::function<Status(const Choice&)>;
+  Result<Choice> route(const Batch& batch, const PlanFn& plan = nullptr);
 
   int num_backends() const { return static_cast<int>(backends_.size()); }
   const Backend& backend(int index) const { return *backends_[index]; }

@@ -66,6 +66,35 @@ TEST(Router, TakesTheFirstThatServesTheBatch) {
   EXPECT_EQ(chosen(router, Phase::kDraftExtend, 1), "medium");
 }
 
+// What a backend's library refuses when a batch is planned goes to the next, as a fallback; other
+// failures are the step's.
+TEST(Router, WhatCannotBePlannedGoesToTheNext) {
+  Router router = picky_router();
+  const Batch batch = batch_of(Phase::kPrefill, 1);
+  std::vector<int> asked;
+  const auto refusing = [&](const Choice& choice) {
+    asked.push_back(choice.index);
+    return choice.index == 0 ? unsupported("no kernel") : Status();
+  };
+  const Result<Choice> next = router.route(batch, refusing);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->index, 1);
+  EXPECT_EQ(asked, (std::vector<int>{0, 1}));
+  const auto counts = router.counts();
+  EXPECT_EQ(counts[0].backend + std::to_string(counts[0].count), "small0");
+  EXPECT_EQ(counts[1].backend + std::to_string(counts[1].count), "medium1");
+  EXPECT_TRUE(counts[1].fallback);
+
+  const Result<Choice> full =
+      router.route(batch, [](const Choice&) { return resource_exhausted("no memory"); });
+  EXPECT_EQ(full.status().code(), Code::kResourceExhausted);
+  const Result<Choice> none =
+      router.route(batch, [](const Choice&) { return unsupported("no kernel"); });
+  EXPECT_EQ(none.status().code(), Code::kUnsupported);
+  EXPECT_NE(none.status().message().find("small: no kernel, medium: no kernel"), std::string::npos)
+      << none.status().message();
+}
+
 TEST(Router, CountsByPhaseAndBackend) {
   Router router = picky_router();
   for (int32_t seqs : {1, 1, 3, 9}) (void)router.route(batch_of(Phase::kPrefill, seqs));

@@ -10,6 +10,7 @@
 #include "attention/arch.h"
 #include "attention/registry.h"
 #include "base/log.h"
+#include "bench/attention_neighbours.h"
 #include "engine/staging.h"
 #include "ops/convert.h"
 #include "ops/ops.h"
@@ -28,9 +29,10 @@ using tensor::DType;
 
 // More than any cache holds.
 constexpr int64_t kGpuColdBytes = 768 << 20, kCpuColdBytes = 96 << 20;
-constexpr int kGpuLaunches = 24, kCpuLaunches = 4;
-constexpr double kMeasured = 0.02;  // seconds of one repeat at least
+constexpr int kGpuLaunches = 24, kGpuPrefillLaunches = 4, kCpuLaunches = 4;
+constexpr double kMeasured = 0.01;  // seconds of one repeat at least
 constexpr int64_t kReadUnit = 16384;
+constexpr int64_t kRandomBytes = 8 << 20;  // repeated
 
 bool on_gpu(const device::DeviceInfo& info) {
   return info.kind == device::Kind::kCuda;
@@ -49,24 +51,79 @@ kv::KvGeometry geometry_of(const AttentionCase& c) {
   return g;
 }
 
+// What the cases of a run share, so that each begins at once.
+class Shared {
+ public:
+  Shared(device::Device& device, device::Stream& stream) : device_(device), stream_(stream) {}
+
+  // Memory full of random values of the type, at least `bytes`; the next call's takes its place.
+  Result<char*> values(DType dtype, int64_t bytes) {
+    const bool large_enough = bytes <= memory_.bytes();
+    if (!large_enough) {
+      memory_.reset();
+      ATTUNE_ASSIGN_OR_RETURN(memory_, device_.allocate(bytes, "KV pools"));
+    }
+    if (!large_enough || dtype != dtype_) ATTUNE_RETURN_IF_ERROR(fill(memory_, dtype));
+    dtype_ = dtype;
+    return memory_.as<char>();
+  }
+  // Uniform in [-1, 1).
+  Status fill(device::Buffer& buffer, DType dtype) {
+    const std::vector<char> some = random_values(dtype, std::min(buffer.bytes(), kRandomBytes));
+    char* to = buffer.as<char>();
+    stream_.copy(to, some.data(), std::ssize(some));
+    for (int64_t at = std::ssize(some); at < buffer.bytes(); at *= 2)
+      stream_.copy(to + at, to, std::min(at, buffer.bytes() - at));
+    stream_.synchronize();
+    return stream_.status();
+  }
+  Result<const OutputWeights*> output_weights(const AttentionHeads& heads) {
+    for (const auto& [whose, weights] : weights_)
+      if (whose == heads) return weights.get();
+    ATTUNE_ASSIGN_OR_RETURN(OutputWeights made, OutputWeights::create(heads, device_, stream_));
+    weights_.emplace_back(heads, std::make_unique<OutputWeights>(std::move(made)));
+    return weights_.back().second.get();
+  }
+
+ private:
+  static std::vector<char> random_values(DType dtype, int64_t bytes) {
+    uint64_t state = 88172645463325252u;
+    const auto next = [&] {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      return float(int32_t(state >> 40) - (1 << 23)) * 0x1p-23f;
+    };
+    std::vector<float> values(bytes / tensor::dtype_bytes(dtype, 1));
+    for (float& v : values) v = next();
+    std::vector<char> out(bytes);
+    ops::cpu::convert_row(values.data(), std::ssize(values), dtype, out.data());
+    return out;
+  }
+
+  device::Device& device_;
+  device::Stream& stream_;
+  device::Buffer memory_;
+  DType dtype_ = DType::kF32;  // of what is in it
+  std::vector<std::pair<AttentionHeads, std::unique_ptr<OutputWeights>>> weights_;
+};
+
 // One case on one device: pools, arrays, queries. Backends take turns on it.
 class Bench {
  public:
-  static Result<std::unique_ptr<Bench>> create(const AttentionCase& c, device::Device& device,
-                                               device::Stream& stream) {
+  static Result<std::unique_ptr<Bench>> create(const AttentionCase& c, Shared& shared,
+                                               device::Device& device, device::Stream& stream) {
     std::unique_ptr<Bench> b(new Bench(c, device, stream));
     b->lay_out();
-    ATTUNE_RETURN_IF_ERROR(b->make_pools());
-    ATTUNE_RETURN_IF_ERROR(b->make_rows());
+    ATTUNE_RETURN_IF_ERROR(b->make_pools(shared));
+    ATTUNE_RETURN_IF_ERROR(b->make_rows(shared));
+    if (b->in_a_step()) ATTUNE_RETURN_IF_ERROR(b->make_neighbours(shared));
     return b;
   }
 
+  // Decode on a GPU: between its neighbours, less what these take without it, which is measured
+  // once. Else alone.
   Result<double> time_backend(Backend& backend, int repeats) {
-    const attention::Limits limits = this->limits();
-    ATTUNE_ASSIGN_OR_RETURN(device::Buffer workspace,
-                            device_.allocate(backend.workspace_bytes(limits), "attention scratch"));
-    const auto plan = backend.make_plan(limits, workspace.data());
-    ATTUNE_RETURN_IF_ERROR(backend.plan(batch_, *plan, stream_));
     const AttentionHeads& h = case_.heads;
     const DType act = on_gpu(device_.info()) ? DType::kBF16 : DType::kF32;
     const attention::LayerParams layer{
@@ -77,8 +134,28 @@ class Bench {
                            .out = out_.data(),
                            .out_dtype = act,
                            .out_stride = int64_t{h.q} * h.v_dim};
-    return time([&](int i) { backend.run(*plan, layer, views_[i % views_.size()], io, stream_); },
-                [&] { backend.plan_on(*plan, stream_); }, repeats);
+    attention::Limits limits = this->limits();
+    limits.calls = {{layer, views_[0], io}};
+    ATTUNE_ASSIGN_OR_RETURN(device::Buffer workspace,
+                            device_.allocate(backend.workspace_bytes(limits), "attention scratch"));
+    const auto plan = backend.make_plan(limits, workspace.data());
+    ATTUNE_RETURN_IF_ERROR(backend.plan(batch_, *plan, stream_));
+    const auto once = [&] { backend.plan_on(*plan, stream_); };
+    const auto run = [&](int i) {
+      backend.run(*plan, layer, views_[i % views_.size()], io, stream_);
+    };
+    if (!in_a_step()) return time(run, once, repeats);
+    const auto step = [&](int i, bool with_attention) {
+      neighbours_->before(views_[i % views_.size()], q_.data());
+      if (with_attention) run(i);
+      neighbours_->after(out_.data(), i);
+    };
+    if (step_without_ == 0) {
+      ATTUNE_ASSIGN_OR_RETURN(step_without_, time([&](int i) { step(i, false); }, [] {}, repeats));
+    }
+    ATTUNE_ASSIGN_OR_RETURN(const double with, time([&](int i) { step(i, true); }, once, repeats));
+    if (with <= step_without_) return unsupported("too little to measure");
+    return with - step_without_;
   }
 
   Result<double> time_read(int repeats) {
@@ -87,7 +164,7 @@ class Bench {
     const ops::OpTable& table = ops::op_table(device_.info());
     return time(
         [&](int i) {
-          table.bulk_read({.data = pools_[i % pools_.size()].data(),
+          table.bulk_read({.data = views_[i % views_.size()].base,
                            .bytes = bytes,
                            .unlikely = 0x9e3779b97f4a7c15u,
                            .sink = sink_.as<uint64_t>()},
@@ -133,58 +210,42 @@ class Bench {
     std::shuffle(page_slots_.begin(), page_slots_.end(), random);
   }
 
-  Status make_pools() {
+  bool in_a_step() const { return on_gpu(device_.info()) && case_.phase == Phase::kDecode; }
+
+  Status make_pools(Shared& shared) {
     const kv::KvGeometry g = geometry_of(case_);
     const int32_t slots = page_indptr_.back() + 1;
-    pool_bytes_ = slots * g.piece_bytes();
-    const bool gpu = on_gpu(device_.info());
-    const int64_t cold = gpu ? kGpuColdBytes : kCpuColdBytes;
+    pool_bytes_ = (slots * g.piece_bytes() + 255) / 256 * 256;
+    const int64_t cold = on_gpu(device_.info()) ? kGpuColdBytes : kCpuColdBytes;
     const int64_t count = std::clamp<int64_t>((cold + pool_bytes_ - 1) / pool_bytes_, 2, 256);
-    const std::vector<char> values = random_values(std::min<int64_t>(pool_bytes_, 8 << 20));
-    for (int64_t i = 0; i < count; ++i) {
-      ATTUNE_ASSIGN_OR_RETURN(device::Buffer pool, device_.allocate(pool_bytes_, "a KV pool"));
-      char* to = pool.as<char>();
-      stream_.copy(to, values.data(), std::ssize(values));
-      for (int64_t at = std::ssize(values); at < pool_bytes_; at *= 2)
-        stream_.copy(to + at, to, std::min(at, pool_bytes_ - at));
-      stream_.synchronize();
-      pools_.push_back(std::move(pool));
-      views_.push_back(kv::make_view(g, pools_.back().data(), slots));
+    ATTUNE_ASSIGN_OR_RETURN(char* memory, shared.values(case_.kv_dtype, count * pool_bytes_));
+    for (int64_t i = 0; i < count; ++i)
+      views_.push_back(kv::make_view(g, memory + i * pool_bytes_, slots));
+    return {};
+  }
+
+  Status make_neighbours(Shared& shared) {
+    std::vector<int64_t> slots;
+    for (int32_t s = 0; s < case_.seqs; ++s) {
+      const int32_t last = kv_len_[s] - 1;
+      slots.push_back(int64_t{page_slots_[page_indptr_[s] + last / case_.page_size]} *
+                          case_.page_size +
+                      last % case_.page_size);
     }
-    return stream_.status();
+    ATTUNE_ASSIGN_OR_RETURN(const OutputWeights* weights, shared.output_weights(case_.heads));
+    ATTUNE_ASSIGN_OR_RETURN(neighbours_,
+                            Neighbours::create(case_, slots, *weights, device_, stream_));
+    return {};
   }
 
-  // Of the KV type, uniform in [-1, 1).
-  std::vector<char> random_values(int64_t bytes) const {
-    uint64_t state = 88172645463325252u;
-    const auto next = [&] {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
-      return float(int32_t(state >> 40) - (1 << 23)) * 0x1p-23f;
-    };
-    std::vector<float> values(bytes / tensor::dtype_bytes(case_.kv_dtype, 1));
-    for (float& v : values) v = next();
-    std::vector<char> out(bytes);
-    ops::cpu::convert_row(values.data(), std::ssize(values), case_.kv_dtype, out.data());
-    return out;
-  }
-
-  Status make_rows() {
+  Status make_rows(Shared& shared) {
     const AttentionHeads& h = case_.heads;
     const int64_t tokens = q_indptr_.back();
     const int64_t elem = on_gpu(device_.info()) ? 2 : 4;
     ATTUNE_ASSIGN_OR_RETURN(q_, device_.allocate(tokens * h.q * h.qk_dim * elem, "queries"));
     ATTUNE_ASSIGN_OR_RETURN(out_, device_.allocate(tokens * h.q * h.v_dim * elem, "outputs"));
     ATTUNE_ASSIGN_OR_RETURN(sink_, device_.allocate(8, "a sink"));
-    std::vector<float> values(tokens * h.q * h.qk_dim);
-    std::mt19937 random(2);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    for (float& v : values) v = uniform(random);
-    std::vector<char> converted(q_.bytes());
-    ops::cpu::convert_row(values.data(), std::ssize(values), elem == 2 ? DType::kBF16 : DType::kF32,
-                          converted.data());
-    stream_.copy(q_.data(), converted.data(), q_.bytes());
+    ATTUNE_RETURN_IF_ERROR(shared.fill(q_, elem == 2 ? DType::kBF16 : DType::kF32));
     batch_ = {.phase = case_.phase,
               .path = h.mla ? attention::Path::kAbsorbed : attention::Path::kPaged,
               .num_seqs = case_.seqs,
@@ -228,8 +289,10 @@ class Bench {
   Result<double> time(const std::function<void(int)>& fn, const std::function<void()>& once,
                       int repeats) {
     using Clock = std::chrono::steady_clock;
-    const int launches = std::max<int>(on_gpu(device_.info()) ? kGpuLaunches : kCpuLaunches,
-                                       static_cast<int>(pools_.size()));
+    const int least = !on_gpu(device_.info())          ? kCpuLaunches
+                      : case_.phase == Phase::kPrefill ? kGpuPrefillLaunches
+                                                       : kGpuLaunches;
+    const int launches = std::max(least, static_cast<int>(views_.size()));
     stream_.launch([&] {
       once();
       fn(0);  // what libraries do once
@@ -262,12 +325,13 @@ class Bench {
   device::Device& device_;
   device::Stream& stream_;
   std::vector<int32_t> q_indptr_, kv_len_, page_indptr_, page_slots_;
-  std::vector<device::Buffer> pools_;
-  std::vector<kv::PagedKvView> views_;
+  std::vector<kv::PagedKvView> views_;  // pools that no cache holds together
   int64_t pool_bytes_ = 0;
   device::Buffer q_, out_, sink_;
   engine::Staging staging_;
   Batch batch_;
+  std::unique_ptr<Neighbours> neighbours_;
+  double step_without_ = 0;  // seconds of the neighbours alone; 0: not measured yet
 };
 
 // Why a backend is not asked at all; empty: it is.
@@ -394,8 +458,10 @@ Status run_attention(const AttentionConfig& config, device::Device& device,
   const std::unique_ptr<device::Stream> stream = device.create_stream();
   ATTUNE_RETURN_IF_ERROR(stream->status());
   stream->set_pdl(config.pdl);
+  Shared shared(device, *stream);
   for (const AttentionCase& c : attention_grid(config, device.info())) {
-    ATTUNE_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::create(c, device, *stream));
+    ATTUNE_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench,
+                            Bench::create(c, shared, device, *stream));
     const auto read = bench->time_read(config.repeats);
     for (const Candidate& candidate : all) {
       AttentionRow row{.what = c,

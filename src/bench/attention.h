@@ -1,6 +1,9 @@
 // `attune bench attention`: every backend that can run here over a grid of shapes. Each case is
 // repeated over pools that no cache holds together, as a graph; beside it stands a bulk read of the
-// same bytes, timed in the same way: what the memory allows.
+// same bytes, timed in the same way: what the memory allows. Decode on a GPU is timed as a step
+// pays for it: a chain of it between its neighbours (bench/attention_neighbours.h), less the same
+// chain without it, so that a kernel which cannot overlap the others has that counted. Prefill, in
+// which the neighbours' ends are little, is timed alone.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,7 @@ namespace attune::bench {
 struct AttentionHeads {
   int32_t q = 0, kv = 0, qk_dim = 0, v_dim = 0;
   bool mla = false;
+  bool operator==(const AttentionHeads&) const = default;
 };
 
 struct AttentionCase {
@@ -42,7 +46,7 @@ struct AttentionConfig {
 struct AttentionRow {
   AttentionCase what;
   std::string backend;
-  double seconds = 0;       // of one layer
+  double seconds = 0;       // of one layer, see above
   double read_seconds = 0;  // of a bulk read of the same bytes
   int64_t kv_bytes = 0;     // that one layer's call must read
   double flops = 0;

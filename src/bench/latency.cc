@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "base/quote.h"
 
 namespace attune::bench {
 namespace {
@@ -58,8 +59,18 @@ class Timeline final : public TokenSink {
   int32_t left_;
 };
 
-Result<LatencyRow> run_once(Engine& engine, const LatencyConfig& config, int32_t batch,
-                            std::mt19937_64& random) {
+struct Run {
+  LatencyRow row;
+  StepWindow decode;  // from the last first token to the first last one: the whole batch decodes
+};
+
+// In Clock's nanoseconds, which are a trace's.
+int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+Result<Run> run_once(Engine& engine, const LatencyConfig& config, int32_t batch,
+                     std::mt19937_64& random) {
   std::uniform_int_distribution<TokenId> id(0, engine.model().vocab_size - 1);
   auto timeline = std::make_shared<Timeline>(batch);
   const Clock::time_point start = Clock::now();
@@ -71,23 +82,32 @@ Result<LatencyRow> run_once(Engine& engine, const LatencyConfig& config, int32_t
   }
   ATTUNE_RETURN_IF_ERROR(timeline->wait());
 
-  Clock::time_point last_first = start, end = start;
+  Clock::time_point last_first = start, end = start, first_end = Clock::time_point::max();
   std::vector<double> gaps;
   for (const auto& [request, times] : timeline->times()) {
     if (times.empty()) continue;
     last_first = std::max(last_first, times.front());
     end = std::max(end, times.back());
+    first_end = std::min(first_end, times.back());
   }
   int64_t after = 0;  // tokens that came once every request had its first
+  int32_t steps = 0;  // of those in which the whole batch took part
   for (const auto& [request, times] : timeline->times()) {
+    int32_t together = 0;
     for (size_t i = 1; i < times.size(); ++i) {
       if (times[i] <= last_first) continue;
       ++after;
+      together += times[i] <= first_end;
       gaps.push_back(seconds(times[i] - times[i - 1]));
     }
+    // Others' tokens of the last such step may have been told of after first_end.
+    steps = std::max(steps, together);
   }
-  LatencyRow row{
-      .batch_size = batch, .input_len = config.input_len, .output_len = config.output_len};
+  Run run{
+      .row = {.batch_size = batch, .input_len = config.input_len, .output_len = config.output_len},
+      .decode = {
+          .begin_ns = nanoseconds(last_first), .end_ns = nanoseconds(first_end), .steps = steps}};
+  LatencyRow& row = run.row;
   row.prefill_s = seconds(last_first - start);
   row.prefill_throughput = batch * double(config.input_len) / row.prefill_s;
   row.median_decode_s = median(std::move(gaps));
@@ -95,7 +115,7 @@ Result<LatencyRow> run_once(Engine& engine, const LatencyConfig& config, int32_t
       end > last_first ? static_cast<double>(after) / seconds(end - last_first) : 0;
   row.total_s = seconds(end - start);
   row.overall_throughput = batch * double(config.input_len + config.output_len) / row.total_s;
-  return row;
+  return run;
 }
 
 // Each figure's own median: a disturbed run spoils one figure, not all.
@@ -137,12 +157,69 @@ Result<std::vector<LatencyRow>> run_latency(Engine& engine, const LatencyConfig&
   for (int32_t batch : config.batch_sizes) {
     std::vector<LatencyRow> runs;
     for (int32_t i = 0; i <= config.repeats; ++i) {
-      ATTUNE_ASSIGN_OR_RETURN(const LatencyRow row, run_once(engine, config, batch, random));
-      if (i > 0 || config.repeats == 0) runs.push_back(row);
+      ATTUNE_ASSIGN_OR_RETURN(const Run run, run_once(engine, config, batch, random));
+      if (i > 0 || config.repeats == 0) runs.push_back(run.row);
     }
     rows.push_back(median_row(runs));
   }
   return rows;
+}
+
+Result<std::vector<TracedBatch>> trace_latency(Engine& engine, const LatencyConfig& config,
+                                               device::Tracer& tracer) {
+  ATTUNE_RETURN_IF_ERROR(check(engine, config));
+  std::vector<TracedBatch> all;
+  std::mt19937_64 random(config.seed);
+  for (int32_t batch : config.batch_sizes) {
+    ATTUNE_RETURN_IF_ERROR(tracer.start());
+    const Result<Run> run = run_once(engine, config, batch, random);
+    ATTUNE_ASSIGN_OR_RETURN(device::Trace trace, tracer.stop());
+    ATTUNE_RETURN_IF_ERROR(run.status());
+    if (trace.activities.empty())
+      return invalid_argument("--trace: nothing ran on a GPU: choose --device cuda");
+    if (run->decode.steps < 1)
+      return invalid_argument(
+          "--trace: no step in which the whole batch decodes: raise --output-len");
+    const StepTimes times = step_times(trace, run->decode);
+    all.push_back({.batch_size = batch, .times = times, .trace = std::move(trace)});
+  }
+  return all;
+}
+
+std::string to_json(const TracedBatch& b) {
+  const StepTimes& k = b.times;
+  std::string out = base::cat("{\"batch_size\":", b.batch_size, ",\"steps\":", k.steps,
+                              ",\"step_us\":", k.step_us, ",\"idle\":", k.idle);
+  for (size_t i = 0; i < kFamilies; ++i)
+    out += base::cat(",\"", family_name(static_cast<Family>(i)), "\":", k.shares[i]);
+  out += ",\"kernels\":[";
+  for (const KernelTime& t : k.kernels) {
+    out += base::cat(&t == k.kernels.data() ? "" : ",", "{\"name\":", base::json_quote(t.name),
+                     ",\"family\":\"", family_name(t.family), "\",\"launches\":", t.launches,
+                     ",\"us\":", t.us, ",\"busy_us\":", t.busy_us, ",\"idle_us\":", t.idle_us, "}");
+  }
+  return out + "]}";
+}
+
+std::string to_table(const TracedBatch& b) {
+  const StepTimes& k = b.times;
+  char line[256];
+  std::snprintf(line, sizeof line, "batch %d: %d decode steps of %.3f ms, idle %.2f %%",
+                b.batch_size, k.steps, k.step_us / 1e3, k.idle * 100);
+  std::string out = line;
+  for (size_t i = 0; i < kFamilies; ++i) {
+    std::snprintf(line, sizeof line, ", %s %.1f %%", family_name(static_cast<Family>(i)),
+                  k.shares[i] * 100);
+    out += line;
+  }
+  out += "\n  us/step  launches  us each  idle before  begin to end  family     kernel\n";
+  for (const KernelTime& t : k.kernels) {
+    std::snprintf(line, sizeof line, "%9.1f  %8.2f  %7.2f  %11.2f  %12.1f  %-9s  %.120s\n", t.us,
+                  t.launches, t.launches > 0 ? t.us / t.launches : 0, t.idle_us, t.busy_us,
+                  family_name(t.family), t.name.c_str());
+    out += line;
+  }
+  return out;
 }
 
 std::string to_json(const LatencyRow& r) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "attune/engine.h"
+#include "bench/trace.h"
+#include "device/trace.h"
 
 namespace attune::bench {
 
@@ -32,5 +34,18 @@ Result<std::vector<LatencyRow>> run_latency(Engine& engine, const LatencyConfig&
 
 std::string to_json(const LatencyRow& row);  // one line
 std::string to_table(const std::vector<LatencyRow>& rows);
+
+// Of one batch size.
+struct TracedBatch {
+  int32_t batch_size = 0;
+  StepTimes times;
+  device::Trace trace;  // of the prompts too
+};
+// One more run of each batch size, for an engine that has made run_latency's. Errors:
+// run_latency's, the tracer's, and invalid_argument where no step is steady.
+Result<std::vector<TracedBatch>> trace_latency(Engine& engine, const LatencyConfig& config,
+                                               device::Tracer& tracer);
+std::string to_json(const TracedBatch& batch);  // one line
+std::string to_table(const TracedBatch& batch);
 
 }  // namespace attune::bench

@@ -152,12 +152,14 @@ class EngineImpl final : public Engine {
       waiting_ += std::exchange(in_inbox_, 0);
       finished = std::exchange(finished_steps_, 0);
     }
+    const Clock::time_point woken = Clock::now();
     for (std::function<void()>& fn : inbox) fn();
     std::vector<TokenEvent> events;
     for (; finished > 0; --finished) commit_oldest(events);
     if (can_plan()) plan_and_launch();
     publish_stats();  // first, so that who hears of the last token also reads it counted
     for (TokenEvent& event : events) deliver(std::move(event));
+    host_seconds_ += std::chrono::duration<double>(Clock::now() - woken).count();
     if (loaded_.scheduler->has_work()) return true;
     for (auto& idle : when_idle_) idle->set_value();
     when_idle_.clear();
@@ -263,6 +265,7 @@ class EngineImpl final : public Engine {
     for (const attention::RouteCount& r : loaded_.router->counts())
       stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
                                         attention::path_name(r.path), r.count, r.fallback});
+    stats.host_seconds = host_seconds_;
     stats.device_failure = loaded_.stream->status().message();
     {
       std::lock_guard lock(mutex_);
@@ -296,6 +299,7 @@ class EngineImpl final : public Engine {
   std::deque<Step> in_flight_;
   std::vector<std::shared_ptr<std::promise<void>>> when_idle_;
   bool blocked_ = false, stopping_ = false;
+  double host_seconds_ = 0;  // at work
 
   mutable std::mutex stats_mutex_;
   EngineStats stats_;              // under stats_mutex_

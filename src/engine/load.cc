@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "engine/cuda_runner.h"
 #include "engine/inputs.h"
@@ -106,10 +107,18 @@ RunnerConfig runner_config(const Options& options, const formats::ModelConfig& c
   rc.max_tokens = sc.max_step_tokens();
   rc.max_model_len = sc.max_model_len;
   if (resolution.mla) rc.mla_policy = resolution.mla->policy;
+  rc.act = resolution.activation_dtype;
   rc.tuning = resolution.tuning;
   rc.deterministic = options.enable_deterministic_inference;
   rc.max_graph_size = resolution.graphs.enabled ? resolution.graphs.max_bs : 0;
   return rc;
+}
+
+// Whether what a page holds past a sequence's end must be finite.
+bool any_reads_past_end(const attention::Router& router) {
+  for (int i = 0; i < router.num_backends(); ++i)
+    if (router.backend(i).capabilities().reads_past_end) return true;
+  return false;
 }
 
 Result<std::unique_ptr<Runner>> make_runner(const RunnerConfig& rc,
@@ -163,12 +172,15 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(e.stream->status());
   if (rc.tuning.pdl == attention::Toggle::kOff) e.stream->set_pdl(false);
   const bool gpu = e.device->info().kind == device::Kind::kCuda;
+  const bool clear_pages = any_reads_past_end(*e.router);
+  ATTUNE_CHECK(!clear_pages || !config.has_mla());  // latent_append has no such thing
   ATTUNE_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Decoder> decoder,
       model::Decoder::load(config, *e.model.weights,
                            {.act = resolution.activation_dtype,
                             .inter = gpu ? resolution.activation_dtype : tensor::DType::kF32,
                             .deterministic = rc.deterministic,
+                            .clear_pages = clear_pages,
                             .max_tokens = rc.max_tokens,
                             .max_logit_rows = gpu ? std::max(rc.max_seqs, kLogitRows) : kLogitRows,
                             .mla_capacity = rc.mla_policy.one_path ? -1 : rc.mla_policy.capacity},

@@ -5,6 +5,31 @@
 #include "model/geometry.h"
 
 namespace attune::engine {
+namespace {
+
+// As model/mha.cc makes them: layers differ in their windows alone.
+std::vector<attention::Call> paged_calls(const RunnerConfig& config,
+                                         const formats::ModelConfig& m) {
+  std::vector<int32_t> windows = m.windows;
+  if (windows.empty()) windows = {0};
+  std::sort(windows.begin(), windows.end());
+  windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
+  std::vector<attention::Call> calls;
+  for (int32_t window : windows)
+    calls.push_back({.layer = {.q_heads = m.num_heads,
+                               .kv_heads = m.num_kv_heads,
+                               .scale = static_cast<float>(m.attention_scale),
+                               .window = window,
+                               .soft_cap = static_cast<float>(m.attn_logit_softcap)},
+                     .kv = kv::make_view(config.geometry, nullptr, config.num_slots),
+                     .io = {.q_dtype = config.act,
+                            .q_stride = int64_t{m.num_heads} * m.head_dim,
+                            .out_dtype = config.act,
+                            .out_stride = int64_t{m.num_heads} * m.v_head_dim}});
+  return calls;
+}
+
+}  // namespace
 
 std::array<attention::Limits, 2> attention_limits(const RunnerConfig& config,
                                                   const formats::ModelConfig& model, int threads) {
@@ -21,9 +46,11 @@ std::array<attention::Limits, 2> attention_limits(const RunnerConfig& config,
                              .threads = threads,
                              .tuning = config.tuning};
   };
-  return {limits(model::paged_shape(model), config.geometry.page_size, config.num_slots),
-          limits(model::rows_shape(model),
-                 std::max<int64_t>(config.max_tokens, config.mla_policy.capacity), 1)};
+  attention::Limits pages =
+      limits(model::paged_shape(model), config.geometry.page_size, config.num_slots);
+  if (!model.has_mla()) pages.calls = paged_calls(config, model);
+  return {pages, limits(model::rows_shape(model),
+                        std::max<int64_t>(config.max_tokens, config.mla_policy.capacity), 1)};
 }
 
 }  // namespace attune::engine

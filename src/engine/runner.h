@@ -21,7 +21,8 @@ struct RunnerConfig {
   int32_t max_seqs = 0;    // places
   int32_t max_tokens = 0;  // of one step
   int32_t max_model_len = 0;
-  attention::MlaPolicy mla_policy;  // of MLA models
+  attention::MlaPolicy mla_policy;          // of MLA models
+  tensor::DType act = tensor::DType::kF32;  // of queries and attention outputs
   attention::Tuning tuning;
   bool deterministic = false;
   int32_t max_graph_size = 0;  // GPU: decode sequences of the largest CUDA graph; 0: none

@@ -232,10 +232,12 @@ void StepBatches::stage(Staging& staging) {
 Status StepBatches::route(attention::Router& router, PlanMaker& maker, device::Stream& stream) {
   for (size_t g = 0; g < num_groups_; ++g) {
     Group& group = groups_[g];
-    ATTUNE_ASSIGN_OR_RETURN(const attention::Choice choice, router.route(group.calls[0].batch));
-    group.choice = choice;
-    for (size_t c = 0; c < group.num_calls; ++c)
-      ATTUNE_RETURN_IF_ERROR(group.calls[c].plan_for(choice, maker, stream));
+    const auto plan = [&](const attention::Choice& choice) -> Status {
+      for (size_t c = 0; c < group.num_calls; ++c)
+        ATTUNE_RETURN_IF_ERROR(group.calls[c].plan_for(choice, maker, stream));
+      return {};
+    };
+    ATTUNE_ASSIGN_OR_RETURN(group.choice, router.route(group.calls[0].batch, plan));
   }
   return {};
 }

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 namespace attune::engine {
 namespace {
 
@@ -178,6 +181,50 @@ TEST_F(StepBatchesTest, AnMlaStepIsOneGroupForEachPath) {
 }
 
 // Plans are kept: a second step of the same kind makes none.
+// Whatever the batch, a step that is filled up has the bucket's length in every array, whole prefix
+// sums, its own rows first, and rows more that read the padding slot and write nowhere.
+TEST_F(StepBatchesTest, BugC09PaddingComesBeforeTheMetadata) {
+  std::mt19937 random(9);
+  for (const bool mla : {false, true}) {
+    StepBatches batches({.page_size = 4, .mla = mla});
+    for (int trial = 0; trial < 200; ++trial) {
+      const auto rows = static_cast<int32_t>(1 + random() % 20);
+      const auto size = rows + static_cast<int32_t>(random() % 13);
+      StepPlan plan;
+      for (int32_t i = 0; i < rows; ++i)
+        plan.rows.push_back(
+            row(RowKind::kDecode, static_cast<int32_t>(random() % 39), 1, static_cast<int32_t>(i)));
+      batches.fill(plan, size);
+      ASSERT_TRUE(batches.route(*router_, *maker_, *stream_).ok());
+      const auto groups = batches.plan_on(*stream_);
+      ASSERT_EQ(std::ssize(batches.ids), size);
+      ASSERT_EQ(std::ssize(batches.positions), size);
+      ASSERT_EQ(std::ssize(batches.slot_mapping), size);
+      ASSERT_EQ(groups.size(), 1u);
+      EXPECT_EQ(groups[0].num_tokens, size);
+      const attention::Batch& b = batch_of(groups[0].plan);
+      ASSERT_EQ(b.num_seqs, size);
+      ASSERT_EQ(b.num_tokens, size);
+      ASSERT_EQ(b.page_indptr[0], 0);
+      int32_t longest = 0;
+      for (int32_t i = 0; i < size; ++i) {
+        const int32_t pages = b.page_indptr[i + 1] - b.page_indptr[i];
+        EXPECT_EQ(b.q_indptr[i], i);
+        EXPECT_EQ(pages, (b.kv_len[i] + 3) / 4) << "sequence " << i;
+        EXPECT_EQ(b.kv_len[i], i < rows ? plan.rows[i].start + 1 : 1);
+        EXPECT_EQ(batches.slot_mapping[i] < 0, i >= rows);
+        for (int32_t p = 0; p < pages; ++p)
+          EXPECT_EQ(b.page_slots[b.page_indptr[i] + p],
+                    i < rows ? plan.rows[i].pages[p].value : kv::kPaddingSlot.value);
+        longest = std::max(longest, b.kv_len[i]);
+      }
+      EXPECT_EQ(b.q_indptr[size], size);
+      EXPECT_EQ(b.max_q_len, 1);
+      EXPECT_EQ(b.max_kv_len, longest);
+    }
+  }
+}
+
 TEST_F(StepBatchesTest, PlansAreMadeOnce) {
   StepBatches batches(
       {.page_size = 4, .mla = true, .mla_policy = {.capacity = 8, .absorb_below = 1}});

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -13,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "attention/registry.h"
 #include "attune/engine.h"
+#include "base/test_data.h"
 #include "formats/json.h"
 
 namespace attune::engine::testing {
@@ -81,10 +84,27 @@ inline std::unique_ptr<Engine> make_engine(const Options& options) {
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
+// Where cuBLASLt and cuDNN are, beside the usual places (Options::cuda_libraries).
+inline std::string cuda_libraries() {
+  const char* folders = std::getenv("ATTUNE_CUDA_LIBRARIES");
+  return folders ? folders : "";
+}
+
+// Why an attention backend cannot run on this GPU; empty: it can.
+inline std::string backend_missing(const std::string& name) {
+  if (name.empty()) return "";
+  const attention::BackendEntry* entry = attention::find_backend(name);
+  if (!entry || !entry->create) return entry ? entry->unavailable : "unknown";
+  auto device = ::attune::device::create_cuda_device(0, cuda_libraries());
+  if (!device.ok()) return device.status().message();
+  const attention::Support support = entry->create(**device)->supports({});
+  return support.ok() ? "" : support.reasons.front();
+}
+
 // A small model with room for a few requests.
 inline Options small_options() {
   Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/llama";
+  options.model = base::test_data("families/llama");
   options.dtype = "float32";
   options.max_total_tokens = 512;
   options.threads = 2;
@@ -108,7 +128,7 @@ inline void expect_nothing_held(Engine& engine) {
 
 // `path` below tests/golden.
 inline formats::Json read_golden(const std::string& path) {
-  std::ifstream in(std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/" + path);
+  std::ifstream in(base::test_data(path));
   std::stringstream text;
   text << in.rdbuf();
   Result<formats::Json> json = formats::parse_json(text.str());

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "formats/weight_source.h"
 #include "tensor/half.h"
 
@@ -20,6 +22,7 @@ using tensor::DType;
 using tensor::TensorView;
 
 constexpr size_t kAlign = 64;
+constexpr int64_t kPairs = 64 << 10;  // elements / 2 of a piece of a thread's work
 
 // SplitMix64's output function (Steele, Lea, Flood 2014).
 uint64_t mix(uint64_t x) {
@@ -34,44 +37,36 @@ uint64_t fnv1a(std::string_view s) {
   return hash;
 }
 
-// fn(begin, end) over [0, count), on several threads where that is worth it; parts begin at even
-// elements.
-template <typename Fn>
-void in_parts(int64_t count, Fn fn) {
-  constexpr int64_t kPart = 4 << 20;
-  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const int64_t parts = std::clamp<int64_t>(count / kPart, 1, cores);
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < parts; ++i)
-    others.emplace_back([=] { fn(count * i / parts / 2 * 2, count * (i + 1) / parts / 2 * 2); });
-  fn(int64_t{0}, parts == 1 ? count : count / parts / 2 * 2);
-  for (std::thread& thread : others) thread.join();
-  if (parts > 1 && count % 2 == 1) fn(count - 1, count);
-}
-
 template <typename T, typename Narrow>
-void fill_as(void* data, int64_t count, uint64_t seed, float scale, Narrow narrow) {
+void fill_as(void* data, int64_t count, uint64_t seed, float scale, base::ThreadPool& pool,
+             Narrow narrow) {
   T* out = static_cast<T*>(data);
-  in_parts(count, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += 2) {
-      // Two draws of 24 bits, uniform in [-1, 1).
-      const uint64_t bits = mix(seed + uint64_t(i) * 0x9e3779b97f4a7c15u);
-      out[i] = narrow(float(int32_t(bits >> 40) - (1 << 23)) * 0x1p-23f * scale);
-      if (i + 1 < end)
-        out[i + 1] = narrow(float(int32_t(bits & 0xffffff) - (1 << 23)) * 0x1p-23f * scale);
+  // Two draws of 24 bits, uniform in [-1, 1).
+  const auto bits_at = [=](int64_t i) { return mix(seed + uint64_t(i) * 0x9e3779b97f4a7c15u); };
+  const auto value = [=](uint64_t draw) {
+    return narrow(float(int32_t(draw) - (1 << 23)) * 0x1p-23f * scale);
+  };
+  pool.parallel_for(count / 2, kPairs, [=](int64_t begin, int64_t end) {
+    for (int64_t i = 2 * begin; i < 2 * end; i += 2) {  // no branch: it becomes vectors
+      const uint64_t bits = bits_at(i);
+      out[i] = value(bits >> 40);
+      out[i + 1] = value(bits & 0xffffff);
     }
   });
+  if (count % 2 == 1) out[count - 1] = value(bits_at(count - 1) >> 40);
 }
 
-void fill(const TensorView& view, uint64_t seed, float scale) {
+void fill(const TensorView& view, uint64_t seed, float scale, base::ThreadPool& pool) {
   void* data = const_cast<void*>(view.data);
   const int64_t count = view.shape.elems();
   if (view.dtype == DType::kF32)
-    fill_as<float>(data, count, seed, scale, [](float f) { return f; });
+    fill_as<float>(data, count, seed, scale, pool, [](float f) { return f; });
   else if (view.dtype == DType::kF16)
-    fill_as<uint16_t>(data, count, seed, scale, tensor::f32_to_f16);
+    fill_as<uint16_t>(data, count, seed, scale, pool,
+                      [](float f) { return tensor::f32_to_f16(f); });
   else
-    fill_as<uint16_t>(data, count, seed, scale, tensor::f32_to_bf16);
+    fill_as<uint16_t>(data, count, seed, scale, pool,
+                      [](float f) { return tensor::f32_to_bf16(f); });
 }
 
 void fill_ones(const TensorView& view) {
@@ -94,7 +89,9 @@ struct Free {
 class DummyWeights final : public WeightSource {
  public:
   DummyWeights(std::span<const TensorSpec> specs, const ModelConfig& config, uint64_t seed)
-      : seed_(seed), deviation_(config.initializer_range) {
+      : pool_(static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
+        seed_(seed),
+        deviation_(config.initializer_range) {
     for (const TensorSpec& spec : specs) {
       if (spec.optional) continue;
       const TensorView view{nullptr, config.dtype, spec.shape};
@@ -104,6 +101,7 @@ class DummyWeights final : public WeightSource {
   }
 
   std::optional<TensorView> find(std::string_view name) const override {
+    std::lock_guard lock(mutex_);
     const auto it = tensors_.find(name);
     if (it == tensors_.end()) return std::nullopt;
     Tensor& tensor = it->second;
@@ -118,10 +116,11 @@ class DummyWeights final : public WeightSource {
     if (name.ends_with("norm.weight"))
       fill_ones(tensor.view);
     else
-      fill(tensor.view, mix(seed_ ^ fnv1a(name)), float(deviation_ * std::sqrt(3.0)));
+      fill(tensor.view, mix(seed_ ^ fnv1a(name)), float(deviation_ * std::sqrt(3.0)), pool_);
     return tensor.view;
   }
   std::optional<TensorView> describe(std::string_view name) const override {
+    std::lock_guard lock(mutex_);
     const auto it = tensors_.find(name);
     return it == tensors_.end() ? std::nullopt : std::optional(it->second.view);
   }
@@ -132,6 +131,7 @@ class DummyWeights final : public WeightSource {
   }
   int64_t bytes() const override { return bytes_; }
   void drop(const TensorView& view) const override {
+    std::lock_guard lock(mutex_);
     const auto it = made_.find(view.data);
     if (it == made_.end()) return;
     it->second->memory.reset();
@@ -145,6 +145,8 @@ class DummyWeights final : public WeightSource {
     std::unique_ptr<std::byte[], Free> memory;
   };
 
+  mutable std::mutex mutex_;
+  mutable base::ThreadPool pool_;
   const uint64_t seed_;
   const double deviation_;
   mutable std::map<std::string, Tensor, std::less<>> tensors_;

@@ -27,6 +27,7 @@ Result<std::unique_ptr<Decoder>> Decoder::load(const formats::ModelConfig& confi
                                         "rope frequencies"));
   ATTUNE_RETURN_IF_ERROR(d->load_embedding(loader));
   ATTUNE_RETURN_IF_ERROR(d->load_layers(loader));
+  ATTUNE_RETURN_IF_ERROR(loader.finish());
   d->weight_bytes_ = loader.packed_bytes() + d->embedding_.bytes();
   ATTUNE_RETURN_IF_ERROR(d->allocate(device));
   return d;
@@ -66,15 +67,14 @@ Status Decoder::allocate(device::Device& device) {
        {normed_, std::max<int64_t>(t, max_logit_rows()) * h * context_.act_bytes(),
         "normed activations"},
        {cos_, t * c.rope.dim / 2 * 4, "rope cosines"},
-       {sin_, t * c.rope.dim / 2 * 4, "rope sines"},
-       {picked_, int64_t{max_logit_rows()} * h * 4, "rows of the head"}},
+       {sin_, t * c.rope.dim / 2 * 4, "rope sines"}},
       device);
 }
 
 int64_t Decoder::scratch_bytes() const {
   int64_t sum = attention_->scratch_bytes() + mlp_->scratch_bytes();
   if (moe_) sum += moe_->scratch_bytes();
-  for (const device::Buffer* b : {&hidden_, &normed_, &cos_, &sin_, &picked_}) sum += b->bytes();
+  for (const device::Buffer* b : {&hidden_, &normed_, &cos_, &sin_}) sum += b->bytes();
   return sum;
 }
 
@@ -108,15 +108,8 @@ void Decoder::forward(const ForwardInput& in, device::Stream& stream) {
 void Decoder::logits(const int32_t* rows, int32_t count, float* out, device::Stream& stream) {
   ATTUNE_CHECK(count <= max_logit_rows());
   const int32_t h = context_.config.hidden_size;
-  context_.ops->gather_rows({.x = hidden_.as<float>(),
-                             .ldx = h,
-                             .rows = rows,
-                             .count = count,
-                             .n = h,
-                             .out = picked_.as<float>()},
-                            stream);
-  context_.norm(picked_.as<float>(), h, final_norm_, context_.config.rms_norm_eps, count,
-                normed_.data(), context_.options.act, stream);
+  context_.norm(hidden_.as<float>(), h, final_norm_, context_.config.rms_norm_eps, count,
+                normed_.data(), context_.options.act, stream, rows);
   const int32_t vocab = context_.config.vocab_size;
   context_.apply(head_, normed_.data(), h, count, out, DType::kF32, vocab, stream);
   const float cap = static_cast<float>(context_.config.final_logit_softcap);

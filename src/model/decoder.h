@@ -63,7 +63,7 @@ class Decoder {
   Linear head_;
   int64_t weight_bytes_ = 0;
 
-  device::Buffer hidden_, normed_, cos_, sin_, picked_;
+  device::Buffer hidden_, normed_, cos_, sin_;
 };
 
 }  // namespace attune::model

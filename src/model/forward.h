@@ -16,6 +16,8 @@ struct DecoderOptions {
   // logits are float32 always.
   tensor::DType inter = tensor::DType::kF32;
   bool deterministic = false;
+  // A backend that may be asked reads past a sequence's end (attention/capabilities.h). MHA alone.
+  bool clear_pages = false;
   int32_t max_tokens = 512;     // of one forward; sizes the scratch
   int32_t max_logit_rows = 64;  // of one call of logits()
   // MLA: keys that are up-projected at once, the rows of the ragged workspace; 0: max_tokens,

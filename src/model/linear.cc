@@ -53,7 +53,7 @@ void Context::add(const Linear& linear, const void* x, int64_t ldx, int32_t m, f
 }
 
 void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows,
-                   void* out, DType out_dtype, device::Stream& stream) const {
+                   void* out, DType out_dtype, device::Stream& stream, const int32_t* picks) const {
   ops->rms_norm({.x = x,
                  .ldx = ldx,
                  .weight = weight.data(),
@@ -62,8 +62,15 @@ void Context::norm(const float* x, int64_t ldx, const Vector& weight, double eps
                  .n = weight.n,
                  .out = out,
                  .ldo = weight.n,
-                 .out_dtype = out_dtype},
+                 .out_dtype = out_dtype,
+                 .picks = picks},
                 stream);
+}
+
+WeightLoader::WeightLoader(const formats::WeightSource& weights, device::Device& device,
+                           device::Stream& stream, const Progress& progress)
+    : weights_(weights), device_(device), stream_(stream), progress_(progress) {
+  if (device.info().kind == device::Kind::kCuda) uploader_ = device::Uploader::of(device);
 }
 
 Result<TensorView> WeightLoader::get(const std::string& name) const {
@@ -74,8 +81,12 @@ Result<TensorView> WeightLoader::get(const std::string& name) const {
 
 Result<device::Buffer> WeightLoader::copy(const TensorView& view, const std::string& what) const {
   ATTUNE_ASSIGN_OR_RETURN(device::Buffer buffer, device_.allocate(view.bytes(), what));
-  stream_.copy(buffer.data(), view.data, view.bytes());
-  stream_.synchronize();
+  if (uploader_) {
+    ATTUNE_RETURN_IF_ERROR(uploader_->copy(buffer.data(), view.data, view.bytes(), stream_));
+  } else {
+    stream_.copy(buffer.data(), view.data, view.bytes());
+    stream_.synchronize();
+  }
   ATTUNE_RETURN_IF_ERROR(stream_.status());
   return buffer;
 }
@@ -133,6 +144,11 @@ Status WeightLoader::linear(const std::string& prefix, const std::vector<std::st
   }
   ATTUNE_ASSIGN_OR_RETURN(out.bias, upload(all, prefix + stems[0] + ".bias"));
   return {};
+}
+
+Status WeightLoader::finish() {
+  stream_.synchronize();
+  return stream_.status();
 }
 
 void WeightLoader::done_with(const TensorView& view) {

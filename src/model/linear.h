@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
+#include "device/uploader.h"
 #include "formats/weight_source.h"
 #include "model/forward.h"
 #include "ops/gemm/gemm.h"
@@ -48,9 +50,10 @@ struct Context {
   void append_items(const Linear& linear, const void* x, int64_t ldx, int32_t m, void* y,
                     tensor::DType y_dtype, int64_t ldy,
                     std::vector<ops::LinearParams>& items) const;
-  // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense.
+  // out[rows, n] = RMS norm of x[rows, n] (row stride ldx), rows dense. picks [rows]: which row of
+  // x each is of; null: the same.
   void norm(const float* x, int64_t ldx, const Vector& weight, double eps, int32_t rows, void* out,
-            tensor::DType out_dtype, device::Stream& stream) const;
+            tensor::DType out_dtype, device::Stream& stream, const int32_t* picks = nullptr) const;
   int64_t act_bytes() const { return tensor::dtype_bytes(options.act, 1); }
   int64_t inter_bytes() const { return tensor::dtype_bytes(options.inter, 1); }
   ops::RopeStyle rope_style() const {
@@ -66,11 +69,10 @@ class WeightLoader {
   using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
   WeightLoader(const formats::WeightSource& weights, device::Device& device, device::Stream& stream,
-               const Progress& progress)
-      : weights_(weights), device_(device), stream_(stream), progress_(progress) {}
+               const Progress& progress);
 
   Result<tensor::TensorView> get(const std::string& name) const;
-  // A copy of its bytes on the device.
+  // A copy of its bytes on the device; they are read when it returns.
   Result<device::Buffer> copy(const tensor::TensorView& view, const std::string& what) const;
   Status vector(const std::string& name, Vector& out) const;
   Result<Vector> upload(const std::vector<float>& values, const std::string& what) const;
@@ -88,6 +90,8 @@ class WeightLoader {
   // The source needs to keep this tensor's memory no longer.
   void done_with(const tensor::TensorView& view);
 
+  // Returns when everything is where it was to go, or with what went wrong.
+  Status finish();
   int64_t packed_bytes() const { return packed_bytes_; }
 
  private:
@@ -95,6 +99,7 @@ class WeightLoader {
   device::Device& device_;
   device::Stream& stream_;
   const Progress& progress_;
+  std::shared_ptr<device::Uploader> uploader_;  // held for all packing; null on the CPU
   int64_t packed_bytes_ = 0, done_ = 0;
 };
 

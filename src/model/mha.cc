@@ -96,7 +96,8 @@ class Mha final : public Block {
                          .head_stride = kv.k_head_stride,
                          .token_stride = kv.k_token_stride,
                          .v_offset = kv.v_offset,
-                         .page_size = kv.page_size},
+                         .page_size = kv.page_size,
+                         .clear_rest = c_.options.clear_pages},
                         stream);
   }
 

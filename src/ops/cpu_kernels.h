@@ -12,7 +12,6 @@ void rms_norm(const RmsNormParams& p, Stream& stream);
 void rope_table(const RopeTableParams& p, Stream& stream);
 void rope_append(const RopeAppendParams& p, Stream& stream);
 void silu_mul(const SiluMulParams& p, Stream& stream);
-void gather_rows(const GatherRowsParams& p, Stream& stream);
 void soft_cap(const SoftCapParams& p, Stream& stream);
 void rope(const RopeParams& p, Stream& stream);
 void latent_append(const LatentAppendParams& p, Stream& stream);

@@ -15,7 +15,6 @@ void silu_mul(const SiluMulParams& p, Stream& stream);
 void linear(const LinearParams& p, Stream& stream);
 void linear_group(const LinearParams* items /* host */, int32_t count, Stream& stream);
 void expert_linear(const ExpertLinearParams& p, Stream& stream);
-void gather_rows(const GatherRowsParams& p, Stream& stream);
 void soft_cap(const SoftCapParams& p, Stream& stream);
 void rope(const RopeParams& p, Stream& stream);
 void latent_append(const LatentAppendParams& p, Stream& stream);

@@ -14,7 +14,6 @@ const OpTable* cuda_ops() {
       .linear = cuda::linear,
       .linear_group = cuda::linear_group,
       .expert_linear = cuda::expert_linear,
-      .gather_rows = cuda::gather_rows,
       .soft_cap = cuda::soft_cap,
       .rope = cuda::rope,
       .latent_append = cuda::latent_append,

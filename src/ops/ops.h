@@ -39,6 +39,9 @@ struct RmsNormParams {
   void* out;  // [rows, n], row stride ldo (elements)
   int64_t ldo;
   DType out_dtype;  // float32 or bfloat16
+  // [rows]: which row of x each row of out is of (the last tokens of each sequence before the
+  // head); null: the same.
+  const int32_t* picks = nullptr;
 };
 
 // cos/sin of every token's position, once per step, for all layers.
@@ -83,6 +86,11 @@ struct RopeAppendParams {
   int32_t page_size;
   // What is stored is k / k_scale and v / v_scale; readers multiply.
   float k_scale = 1, v_scale = 1;
+  // A token that begins a page zeroes the rest of it, but for the slots that tokens of this call
+  // fill: nothing that an earlier owner left, NaN above all, is there for attention that multiplies
+  // what it masks (attention/capabilities.h, reads_past_end). REQUIRES: of one page the tokens of a
+  // call follow each other.
+  bool clear_rest = false;
 };
 
 // x = cap * tanh(x / cap).
@@ -190,16 +198,6 @@ struct ExpertLinearParams {
   bool deterministic;
 };
 
-// rows of x picked by index: out[i] = x[rows[i]] (the last tokens of each sequence before the
-// head).
-struct GatherRowsParams {
-  const float* x;
-  int64_t ldx;
-  const int32_t* rows;  // [count]
-  int32_t count, n;
-  float* out;  // [count, n]
-};
-
 // Of each token the experts and their weights (DeepSeek-V2, arXiv:2405.04434 2.1.2; V3,
 // arXiv:2412.19437 2.1.2). Equal scores: the lower index goes first.
 struct MoeRouteParams {
@@ -277,7 +275,6 @@ struct OpTable {
   // x_dtype.
   void (*linear_group)(const LinearParams* items, int32_t count, Stream&);
   void (*expert_linear)(const ExpertLinearParams&, Stream&);
-  void (*gather_rows)(const GatherRowsParams&, Stream&);
   void (*soft_cap)(const SoftCapParams&, Stream&);
   void (*rope)(const RopeParams&, Stream&);
   void (*latent_append)(const LatentAppendParams&, Stream&);

@@ -55,6 +55,7 @@ Json stats_json(const EngineStats& stats) {
   json.set("retractions", stats.retractions);
   json.set("evicted_pages", stats.evicted_pages);
   json.set("steps", stats.steps);
+  json.set("host_seconds", stats.host_seconds);
   json.set("generation_throughput", stats.generation_throughput);
   for (const EngineStats::AttentionRoute& route : stats.attention_routes)
     routes.set(route.phase + "/" + route.backend + "/" + route.path, route.batches);

@@ -87,6 +87,10 @@ void write_engine(Writer& w, const EngineStats& stats) {
   w.counter("num_retractions_total", stats.retractions, "Requests sent back to wait for memory.");
   w.counter("evicted_pages_total", stats.evicted_pages, "Pages that left the prefix cache.");
   w.counter("steps_total", stats.steps, "Steps of the engine's loop.");
+  const double steps = static_cast<double>(stats.steps);
+  w.gauge("host_seconds_per_step", steps > 0 ? stats.host_seconds / steps : 0,
+          "Work of the engine's thread for a step: planning, launching, committing; mean since "
+          "start.");
   w.counter("num_failed_requests_total", stats.requests_failed, "Requests that ended in an error.");
   w.header("attention_route_total", "counter",
            "Batches by phase, attention backend and path; fallback: not the phase's first choice.");

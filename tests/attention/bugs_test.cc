@@ -144,6 +144,7 @@ TEST_P(BugA21, RowsWithoutAKeyGiveZeroAndMinusInfinity) {
   const Shape shape = adapt({.q_heads = 4, .kv_heads = 2, .qk_dim = 16, .v_dim = 16});
   if (!serves(shape)) return;
   const Problem p(shape, {{8, 5, 1}, {3, 0, 2}, {1, 9, 3}});
+  if (!takes(p)) return skip_undeclared("rows without a key");
   const Output got = runner_.run(p);
   const auto empty = [&](int row) {
     const int32_t width = 4 * shape.v_dim;

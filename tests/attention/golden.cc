@@ -3,6 +3,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/test_data.h"
+
 namespace attune::attention::test {
 
 std::vector<float> golden_values(uint32_t salt, int64_t count) {
@@ -18,7 +20,7 @@ std::vector<float> golden_values(uint32_t salt, int64_t count) {
 }
 
 Result<Json> golden_cases(const std::string& name) {
-  std::ifstream in(ATTUNE_SOURCE_DIR "/tests/golden/" + name);
+  std::ifstream in(base::test_data(name));
   std::ostringstream text;
   text << in.rdbuf();
   return formats::parse_json(text.str());

@@ -79,6 +79,8 @@ class FixedStep {
     std::fill(out_.begin(), out_.end(), char(0x77));
     runner_.stream().copy(io_.out, out_.data(), std::ssize(out_));
   }
+  // What launch() will ask for.
+  std::vector<Call> calls(const LayerParams& layer) const { return {{layer, view_, io_}}; }
   Status plan(Plan& plan) { return runner_.backend().plan(batch_, plan, runner_.stream()); }
   void launch(Plan& plan, const LayerParams& layer) {
     runner_.backend().plan_on(plan, runner_.stream());
@@ -122,8 +124,8 @@ void Gpu::replay(const Shape& shape, Phase phase, int q_len) {
   if (!serves(shape, phase)) return;
   Problem p(shape, {{q_len, 900, 1}, {q_len, 900, 2}, {q_len, 900, 3}, {q_len, 900, 4}});
   FixedStep step(runner_, p, q_len);
-  const auto plan = runner_.make_plan(p);
   const LayerParams layer = p.layer();
+  const auto plan = runner_.make_plan(p, {}, step.calls(layer));
   step.set(phase, {q_len, q_len + 1, q_len, 20});
   ASSERT_TRUE(step.plan(*plan).ok());
   auto graph = runner_.stream().capture("a step", [&] { step.launch(*plan, layer); });

@@ -34,7 +34,7 @@ TEST_P(BugC05, PlanIsMadeAnewForEachLength) {
     Problem p(shape, {{1, 5000, 1}, {1, 5000, 2}});
     const auto plan = runner_.make_plan(p);
     for (int len : {35, 36, 300, 2400, 5000, 40}) {
-      p.kv_lens() = {len, 5000 - len};
+      p.kv_lens() = {len, 5001 - len};
       const Output got = runner_.run_with(*plan, p, Phase::kDecode, p.layer());
       expect_same(got, runner_.run(p, Phase::kDecode), shape, text("length ", len));
       if (len == 300)
@@ -92,9 +92,9 @@ ATTUNE_SUITE(BugC01);
 TEST_P(BugC02, PaddingRowsHaveNoEffectOnRealOnes) {
   for (const Shape& shape : shapes()) {
     const Output real = runner_.run(Problem(shape, {{1, 40, 1}, {1, 700, 2}}), Phase::kDecode);
-    Output padded =
-        runner_.run(Problem(shape, {{1, 40, 1}, {1, 0, 3}, {1, 700, 2}, {1, 0, 4}}, Fill::kInf),
-                    Phase::kDecode);
+    const Problem mixed(shape, {{1, 40, 1}, {1, 0, 3}, {1, 700, 2}, {1, 0, 4}}, Fill::kInf);
+    if (!takes(mixed, Phase::kDecode)) return skip_undeclared("rows without a key");
+    Output padded = runner_.run(mixed, Phase::kDecode);
     const auto keep = [](std::vector<float>* v) {  // rows 0 and 2 of 4
       const auto row = static_cast<int64_t>(v->size()) / 4;
       for (int64_t i = 0; i < row; ++i) (*v)[row + i] = (*v)[2 * row + i];

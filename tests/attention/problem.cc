@@ -15,6 +15,8 @@ using tensor::DType;
 
 namespace {
 
+constexpr float kLarge = 3e4f;  // in every type of 16 bits
+
 // By trying all: it is for tests. Infinity becomes the largest, or infinity where there is one.
 uint8_t nearest_fp8(float value, float (*widen)(uint8_t)) {
   if (std::isnan(value)) return 0x7f;
@@ -84,11 +86,15 @@ Problem::Problem(const Shape& shape, std::vector<Seq> seqs, Fill fill, uint32_t 
   } else {
     lay_pages(page_seed);
   }
-  const float poison = fill == Fill::kZero  ? 0.0f
-                       : fill == Fill::kNaN ? std::numeric_limits<float>::quiet_NaN()
-                                            : std::numeric_limits<float>::infinity();
+  float poison = fill == Fill::kZero     ? 0.0f
+                 : shape_.reads_past_end ? kLarge
+                 : fill == Fill::kNaN    ? std::numeric_limits<float>::quiet_NaN()
+                                         : std::numeric_limits<float>::infinity();
   const int64_t elem = tensor::dtype_bytes(shape_.kv_dtype, 1);
-  for (size_t at = 0; at < pool_.size(); at += elem) write(pool_.data() + at, poison);
+  for (size_t at = 0; at < pool_.size(); at += elem) {
+    write(pool_.data() + at, poison);
+    if (shape_.reads_past_end) poison = -poison;
+  }
   for (size_t s = 0; s < seqs_.size(); ++s) fill_in(seqs_[s], static_cast<int32_t>(s));
 }
 

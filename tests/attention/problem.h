@@ -18,6 +18,7 @@ struct Shape {
   Path path = Path::kPaged;
   bool v_in_k = false;  // V is the head of K
   tensor::DType q_dtype = tensor::DType::kF32;
+  bool reads_past_end = false;  // the backend: Fill's poison is then large and finite
 };
 // MLA's: one KV head whose rows are latent and rope part; V is the latent.
 Shape absorbed(int32_t heads, int32_t latent, int32_t rope);

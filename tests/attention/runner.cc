@@ -129,6 +129,7 @@ Output Runner::run(const Problem& problem, Phase phase, const LayerParams& layer
                    const Tuning& tuning) const {
   Limits limits = problem.limits(threads_);
   limits.tuning = tuning;
+  limits.calls = {{layer, problem.view(), io_of(problem.shape(), out_dtype)}};
   auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
   ATTUNE_CHECK(workspace.ok());
   if (workspace->bytes() > 0)
@@ -216,9 +217,11 @@ Output Runner::run_with(Plan& plan, const Problem& problem, Phase phase, const L
   return execute(plan, problem, layer, out_dtype);
 }
 
-std::unique_ptr<Plan> Runner::make_plan(const Problem& problem, const Tuning& tuning) {
+std::unique_ptr<Plan> Runner::make_plan(const Problem& problem, const Tuning& tuning,
+                                        std::vector<Call> calls) {
   Limits limits = problem.limits(threads_);
   limits.tuning = tuning;
+  limits.calls = std::move(calls);
   auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
   ATTUNE_CHECK(workspace.ok());
   workspaces_.push_back(std::move(*workspace));
@@ -253,27 +256,30 @@ Output Runner::run_in(void* pool, int32_t slots, const Problem& problem, Phase p
   return output;
 }
 
+Io Runner::io_of(const Shape& shape, DType out_dtype) const {
+  static float there;
+  if (on_gpu() && out_dtype == DType::kF32) out_dtype = shape.q_dtype;
+  return {.q_dtype = shape.q_dtype,
+          .q_stride = int64_t{shape.q_heads} * shape.qk_dim,
+          .out_dtype = out_dtype,
+          .out_stride = int64_t{shape.q_heads} * shape.v_dim + gap(),
+          .lse = backend_->capabilities().lse_out ? &there : nullptr};
+}
+
 Output Runner::execute_in(const kv::PagedKvView& view, Plan& plan, const Problem& problem,
                           const LayerParams& layer, DType out_dtype) const {
   const Shape& shape = problem.shape();
-  if (on_gpu() && out_dtype == DType::kF32) out_dtype = shape.q_dtype;
-  // On a GPU rows begin at multiples of 16 bytes.
-  GuardedRows out(problem.tokens(), int64_t{shape.q_heads} * shape.v_dim, out_dtype,
-                  on_gpu() ? 8 : 5);
+  Io io = io_of(shape, out_dtype);
+  GuardedRows out(problem.tokens(), int64_t{shape.q_heads} * shape.v_dim, io.out_dtype, gap());
   Output result;
   result.lse.assign(problem.tokens() * shape.q_heads + 2, 12345.0f);
   const std::vector<char> q = narrowed(problem.q(), shape.q_dtype);
-  const bool lse = backend_->capabilities().lse_out;
+  const bool lse = io.lse != nullptr;
 
   DeviceMemory memory(*device_, *stream_);
-  Io io;
   io.q = memory.copy(q.data(), std::ssize(q));
-  io.q_dtype = shape.q_dtype;
-  io.q_stride = int64_t{shape.q_heads} * shape.qk_dim;
   char* out_rows = memory.copy_of(out.bytes().data(), std::ssize(out.bytes()));
   io.out = out_rows + (static_cast<char*>(out.data()) - out.bytes().data());
-  io.out_dtype = out_dtype;
-  io.out_stride = out.stride();
   float* lse_rows = memory.copy_of(result.lse.data(), std::ssize(result.lse));
   io.lse = lse ? lse_rows + 1 : nullptr;
   LayerParams there = layer;

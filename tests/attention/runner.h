@@ -58,8 +58,10 @@ class Runner {
   // One layer more of what was planned last.
   Output execute(Plan& plan, const Problem& problem, const LayerParams& layer,
                  tensor::DType out_dtype = tensor::DType::kF32) const;
-  // Made for the problem's limits, with a workspace that lives as long as the runner.
-  std::unique_ptr<Plan> make_plan(const Problem& problem, const Tuning& tuning = {});
+  // Made for the problem's limits, with a workspace that lives as long as the runner; `calls`:
+  // Limits::calls.
+  std::unique_ptr<Plan> make_plan(const Problem& problem, const Tuning& tuning = {},
+                                  std::vector<Call> calls = {});
   Status plan_only(const Problem& problem, Phase phase) const;
   // The problem's pages in a pool of `slots` slots that the caller filled.
   Output run_in(void* pool, int32_t slots, const Problem& problem, Phase phase) const;
@@ -70,7 +72,11 @@ class Runner {
   bool on_gpu() const { return device_->info().kind == device::Kind::kCuda; }
 
  private:
+  // Guard elements behind each row of an output; on a GPU rows begin at multiples of 16 bytes.
+  int64_t gap() const { return on_gpu() ? 8 : 5; }
   Status plan_batch(Plan& plan, const Problem& problem, Phase phase) const;
+  // Of a run: types and strides, and an LSE that is not null where there will be one.
+  Io io_of(const Shape& shape, tensor::DType out_dtype) const;
   Output execute_in(const kv::PagedKvView& view, Plan& plan, const Problem& problem,
                     const LayerParams& layer, tensor::DType out_dtype) const;
 

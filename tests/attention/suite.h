@@ -40,9 +40,14 @@ class Suite : public ::testing::TestWithParam<Target> {
   // Whether the backend declares all of this; counts for TearDown.
   bool serves(const Shape& shape, Phase phase, const LayerParams& layer, bool tree = false);
   bool serves(const Shape& shape, Phase phase = Phase::kPrefill);
+  // Whether it takes the batch: some refuse rows that see no key, which no engine's step has.
+  bool takes(const Problem& problem, Phase phase = Phase::kPrefill) const {
+    return runner_.backend().supports(problem.batch(phase)).ok();
+  }
 
   // Poisoned pools against the reference on a clean one, in the adapted shape. Without params: the
-  // layer that Problem gives.
+  // layer that Problem gives. Who does not take a batch is asked for that of its sequences that
+  // have keys for all their rows.
   void check(const Shape& shape, const std::vector<Seq>& seqs, const std::string& what,
              Phase phase = Phase::kPrefill, const LayerParams* params = nullptr,
              const std::vector<uint64_t>& tree = {});

@@ -58,7 +58,7 @@ class Folders {
 };
 
 void add_toolkit(Folders& folders, const fs::path& toolkit) {
-  for (const char* below : {"lib64", "lib", "targets/x86_64-linux/lib"})
+  for (const char* below : {"lib64", "lib", "targets/x86_64-linux/lib", "extras/CUPTI/lib64"})
     folders.add(toolkit / below);
 }
 
@@ -107,6 +107,11 @@ LibraryName cublaslt_name() {
 
 LibraryName cudnn_name() {
   return {"cuDNN", "libcudnn.so.9", {"nvidia/cudnn/lib", "nvidia/cu13/lib"}, "nvidia-cudnn-cu13"};
+}
+
+LibraryName cupti_name() {
+  return {
+      "CUPTI", "libcupti.so.13", {"nvidia/cu13/lib", "nvidia/cuda_cupti/lib"}, "nvidia-cuda-cupti"};
 }
 
 LibraryPlaces LibraryPlaces::of_process(const std::string& named) {

@@ -1,4 +1,5 @@
-// Libraries that are too large to link or to ship, opened when they are needed: cuBLASLt and cuDNN.
+// Libraries that are too large to link or to ship, opened when they are needed: cuBLASLt, cuDNN
+// and CUPTI.
 #pragma once
 
 #include <functional>
@@ -19,6 +20,7 @@ struct LibraryName {
 };
 LibraryName cublaslt_name();
 LibraryName cudnn_name();
+LibraryName cupti_name();
 
 // Where to look. Plain data, so that a test can make its own world.
 struct LibraryPlaces {

@@ -70,23 +70,5 @@ TEST_F(CudaEmbed, TableBeyondTwoToThe31) {
   for (int32_t i = 0; i < hidden; ++i) ASSERT_EQ(got[i], tensor::bf16_to_f32(half[i]));
 }
 
-TEST_F(CudaEmbed, GatherRows) {
-  for (int32_t n : {1, 5, 64, 4096, 4098}) {
-    for (int32_t gap : {0, 3, 8}) {
-      for (int32_t count : {0, 1, 11}) {
-        const int64_t ldx = n + gap;
-        const auto x = random_floats(static_cast<size_t>(20 * ldx), n);
-        std::vector<int32_t> rows(count);
-        for (int32_t i = 0; i < count; ++i) rows[i] = (i * 7 + 19) % 20;
-        float* out = output<float>(static_cast<size_t>(count) * n);
-        run(cuda::gather_rows, GatherRowsParams{upload(x), ldx, upload(rows), count, n, out});
-        const auto got = download(out, static_cast<size_t>(count) * n);
-        for (int32_t r = 0; r < count; ++r)
-          for (int32_t i = 0; i < n; ++i) ASSERT_EQ(got[r * n + i], x[rows[r] * ldx + i]);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace attune::ops

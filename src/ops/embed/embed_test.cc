@@ -49,19 +49,6 @@ INSTANTIATE_TEST_SUITE_P(Types, EmbedTypes,
                            return std::string(tensor::dtype_name(info.param));
                          });
 
-TEST(GatherRows, PicksRowsByIndex) {
-  const int n = 100, count = 700;
-  const auto x = test::random_floats(10 * (n + 1), 1);
-  std::vector<int32_t> rows(count);
-  for (int i = 0; i < count; ++i) rows[i] = (i * 3) % 10;
-  std::vector<float> out(count * n);
-  test::TestStream s(2);
-  s.run(cpu_ops(device::CpuIsa::kAvx2).gather_rows,
-        GatherRowsParams{x.data(), n + 1, rows.data(), count, n, out.data()});
-  for (int i = 0; i < count; ++i)
-    ASSERT_EQ(0, std::memcmp(out.data() + i * n, x.data() + rows[i] * (n + 1), n * 4));
-}
-
 TEST(Embed, IdsOutsideOfTheVocabularyAreZeros) {
   const std::vector<float> table = {1, 2, 3, 4};
   const std::vector<int32_t> ids = {1, -1, 2, std::numeric_limits<int32_t>::min(), 0};

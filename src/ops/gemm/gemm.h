@@ -30,8 +30,8 @@ struct PackedWeight {
 // Packs the rows of `parts`, one below the other, as one weight (fused qkv, gate and up): all parts
 // have the same k and dtype. Any dtype of tensor/dtype.h that is a float or quantised type.
 // Quantised weights stay quantised (same values, other order); float ones become the activation
-// type or stay 16 bit. Runs on the pool of `stream` and returns when done. Errors: invalid_argument
-// (shapes, types), resource_exhausted.
+// type or stay 16 bit. Returns when the parts are read; `stream` has the weight from then on.
+// Errors: invalid_argument (shapes, types), resource_exhausted.
 Result<PackedWeight> pack_weight(const std::vector<tensor::TensorView>& parts, tensor::DType act,
                                  device::Device& device, device::Stream& stream);
 

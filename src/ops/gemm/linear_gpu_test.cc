@@ -170,6 +170,103 @@ class LinearGpuTest : public testing::Test {
       std::printf("%s: worst error %.2g of the terms' sum\n", describe(c).c_str(), worst);
   }
 
+  // Rows and columns of x and y side by side.
+  void check_heads(DType dtype, int64_t n, int64_t k, int32_t m, int64_t heads) {
+    const int64_t ldx = heads * k + 8, ldy = heads * (n + 1) + 3;
+    const auto x = rounded(test::random_floats(m * ldx, 12));
+    const device::Buffer on_x = upload(to_bf16(x)), y = upload(std::vector<float>(m * ldy, 1.0f));
+    std::vector<PackedWeight> weights;
+    std::vector<std::vector<float>> raw;
+    for (int64_t h = 0; h < 5; ++h) {
+      const auto w = test::random_weight(dtype, n, k, static_cast<uint32_t>(h));
+      weights.push_back(pack(w, DType::kBF16));
+      raw.push_back(test::dequantized(w));
+    }
+    std::vector<LinearParams> items;
+    for (int64_t h = 0; h < heads; ++h)
+      items.push_back({.x = on_x.as<uint16_t>() + h * k,
+                       .x_dtype = DType::kBF16,
+                       .ldx = ldx,
+                       .m = m,
+                       .weight = &weights[h % 5],
+                       .y = y.as<float>() + h * (n + 1),
+                       .ldy = ldy,
+                       .accumulate = true});
+    stream_->launch(
+        [&] { cuda::linear_group(items.data(), static_cast<int32_t>(heads), *stream_); });
+    const auto out = download<float>(y);
+    ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
+    for (int64_t r = 0; r < m; ++r) {
+      for (int64_t h = 0; h < heads; ++h) {
+        ASSERT_EQ(out[r * ldy + h * (n + 1) + n], 1.0f);
+        for (int64_t i = 0; i < n; ++i) {
+          double want = 1, size = 1;
+          for (int64_t j = 0; j < k; ++j) {
+            const double term = double(x[r * ldx + h * k + j]) * raw[h % 5][i * k + j];
+            want += term;
+            size += std::abs(term);
+          }
+          ASSERT_NEAR(out[r * ldy + h * (n + 1) + i], want, 2e-3 * size)
+              << tensor::dtype_name(dtype) << " row " << r << " head " << h << " output " << i;
+        }
+      }
+    }
+  }
+
+  // The numbers of rows only the device knows.
+  void check_experts(DType dtype, int64_t n, int64_t k,
+                     const std::vector<std::vector<int32_t>>& sizes) {
+    std::vector<PackedWeight> weights;
+    std::vector<std::vector<float>> raw;
+    std::vector<const PackedWeight*> places;
+    weights.reserve(7);
+    for (uint32_t e = 0; e < 7; ++e) {
+      const auto w = test::random_weight(dtype, n, k, 20 + e);
+      weights.push_back(pack(w, DType::kBF16));
+      places.push_back(&weights.back());
+      raw.push_back(test::dequantized(w));
+    }
+    auto gathered = gather_experts(places, *device_, *stream_);
+    ASSERT_TRUE(gathered.ok()) << gathered.status().to_string();
+    for (const auto& size : sizes) {
+      std::vector<int32_t> offsets = {0};
+      for (int32_t s : size) offsets.push_back(offsets.back() + s);
+      const int32_t rows = offsets.back();
+      const auto x = rounded(test::random_floats(rows * k, 30));
+      const device::Buffer on_x = upload(to_bf16(x)), on_offsets = upload(offsets);
+      const device::Buffer y = upload(std::vector<float>((rows + 1) * n, kPoison));
+      stream_->launch([&] {
+        cuda::expert_linear({.x = on_x.data(),
+                             .x_dtype = DType::kBF16,
+                             .ldx = k,
+                             .rows = rows,
+                             .offsets = on_offsets.as<int32_t>(),
+                             .weights = &*gathered,
+                             .y = y.data(),
+                             .y_dtype = DType::kF32,
+                             .ldy = n},
+                            *stream_);
+      });
+      const auto out = download<float>(y);
+      ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(out[rows * n + i], kPoison);
+      for (size_t e = 0; e < 7; ++e) {
+        for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
+          for (int64_t i = 0; i < n; ++i) {
+            double want = 0, sum = 0.01;
+            for (int64_t j = 0; j < k; ++j) {
+              const double term = double(x[r * k + j]) * raw[e][i * k + j];
+              want += term;
+              sum += std::abs(term);
+            }
+            ASSERT_NEAR(out[r * n + i], want, 2e-3 * sum)
+                << tensor::dtype_name(dtype) << " expert " << e << " row " << r;
+          }
+        }
+      }
+    }
+  }
+
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
 };
@@ -194,6 +291,19 @@ TEST_F(LinearGpuTest, OddShapes) {
       check({dtype, 130, 576, m, {.y_bf16 = true, .pad = 1}});
     }
   }
+}
+
+// Float weights of any multiple of 8 inputs: every length of a last block. NaN lies behind the rows
+// of x, and other rows behind those of the weight.
+TEST_F(LinearGpuTest, RunsOfEightInputs) {
+  for (const int64_t k : {8, 16, 24, 40, 48, 56, 72, 104, 120, 136, 600, 1096}) {
+    for (const int64_t m : {1, 7, 12, 16, 40, 300}) {
+      check({DType::kBF16, 51, k, m, {.pad = 8}});
+      check({DType::kF16, 16, k, m, {.bias = true, .accumulate = true, .pad = 3}});
+      check({DType::kBF16, 33, k, m, {.deterministic = true}});
+    }
+  }
+  check({DType::kBF16, 70, 32768 + 40, 16});
 }
 
 // Shares of more than one tile and rings that wrap; x that does not fit at once.
@@ -336,114 +446,43 @@ TEST_F(LinearGpuTest, GroupsAndEmptyOnes) {
   }
 }
 
-// Heads: rows and columns of x and y side by side, more of them than a launch takes.
+// Heads, more of them than a launch takes.
 TEST_F(LinearGpuTest, ManyHeads) {
   for (DType dtype : {DType::kBF16, DType::kQ4_0, DType::kQ8_0, DType::kQ5_K, DType::kQ6_K}) {
-    for (const auto& [n, k, m] : {std::tuple(40, 256, 3), std::tuple(200, 512, 150)}) {
-      const int64_t heads = m == 3 ? 300 : 5, ldx = heads * k + 8, ldy = heads * (n + 1) + 3;
-      const auto x = rounded(test::random_floats(m * ldx, 12));
-      const device::Buffer on_x = upload(to_bf16(x)), y = upload(std::vector<float>(m * ldy, 1.0f));
-      std::vector<PackedWeight> weights;
-      std::vector<std::vector<float>> raw;
-      for (int64_t h = 0; h < 5; ++h) {
-        const auto w = test::random_weight(dtype, n, k, static_cast<uint32_t>(h));
-        weights.push_back(pack(w, DType::kBF16));
-        raw.push_back(test::dequantized(w));
-      }
-      std::vector<LinearParams> items;
-      for (int64_t h = 0; h < heads; ++h)
-        items.push_back({.x = on_x.as<uint16_t>() + h * k,
-                         .x_dtype = DType::kBF16,
-                         .ldx = ldx,
-                         .m = m,
-                         .weight = &weights[h % 5],
-                         .y = y.as<float>() + h * (n + 1),
-                         .ldy = ldy,
-                         .accumulate = true});
-      stream_->launch(
-          [&] { cuda::linear_group(items.data(), static_cast<int32_t>(heads), *stream_); });
-      const auto out = download<float>(y);
-      ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
-      for (int64_t r = 0; r < m; ++r) {
-        for (int64_t h = 0; h < heads; ++h) {
-          ASSERT_EQ(out[r * ldy + h * (n + 1) + n], 1.0f);
-          for (int64_t i = 0; i < n; ++i) {
-            double want = 1, size = 1;
-            for (int64_t j = 0; j < k; ++j) {
-              const double term = double(x[r * ldx + h * k + j]) * raw[h % 5][i * k + j];
-              want += term;
-              size += std::abs(term);
-            }
-            ASSERT_NEAR(out[r * ldy + h * (n + 1) + i], want, 2e-3 * size)
-                << tensor::dtype_name(dtype) << " row " << r << " head " << h << " output " << i;
-          }
-        }
-      }
-    }
+    check_heads(dtype, 40, 256, 3, 300);
+    check_heads(dtype, 200, 512, 150, 5);
   }
+  check_heads(DType::kBF16, 40, 24, 3, 300);
 }
 
-// Experts with no rows, one, and more than a tile; the sizes only the device knows.
+// Experts with no rows, one, and more than a tile.
 TEST_F(LinearGpuTest, Experts) {
   const std::vector<std::vector<int32_t>> sizes = {
       {0, 1, 0, 2, 17, 0, 5}, {300, 0, 1, 129, 64, 3, 128}, {0, 0, 0, 0, 0, 0, 1}};
   for (DType dtype : {DType::kBF16, DType::kQ4_K, DType::kQ5_0, DType::kQ6_K}) {
-    for (const auto& [n, k] : {std::pair(96, 256), std::pair(271, 768)}) {
-      std::vector<PackedWeight> weights;
-      std::vector<std::vector<float>> raw;
-      std::vector<const PackedWeight*> places;
-      weights.reserve(7);
-      for (uint32_t e = 0; e < 7; ++e) {
-        const auto w = test::random_weight(dtype, n, k, 20 + e);
-        weights.push_back(pack(w, DType::kBF16));
-        places.push_back(&weights.back());
-        raw.push_back(test::dequantized(w));
-      }
-      auto gathered = gather_experts(places, *device_, *stream_);
-      ASSERT_TRUE(gathered.ok()) << gathered.status().to_string();
-      for (const auto& size : sizes) {
-        std::vector<int32_t> offsets = {0};
-        for (int32_t s : size) offsets.push_back(offsets.back() + s);
-        const int32_t rows = offsets.back();
-        const auto x = rounded(test::random_floats(rows * k, 30));
-        const device::Buffer on_x = upload(to_bf16(x)), on_offsets = upload(offsets);
-        const device::Buffer y = upload(std::vector<float>((rows + 1) * n, kPoison));
-        stream_->launch([&] {
-          cuda::expert_linear({.x = on_x.data(),
-                               .x_dtype = DType::kBF16,
-                               .ldx = k,
-                               .rows = rows,
-                               .offsets = on_offsets.as<int32_t>(),
-                               .weights = &*gathered,
-                               .y = y.data(),
-                               .y_dtype = DType::kF32,
-                               .ldy = n},
-                              *stream_);
-        });
-        const auto out = download<float>(y);
-        ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
-        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(out[rows * n + i], kPoison);
-        for (size_t e = 0; e < 7; ++e) {
-          for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
-            for (int64_t i = 0; i < n; ++i) {
-              double want = 0, sum = 0.01;
-              for (int64_t j = 0; j < k; ++j) {
-                const double term = double(x[r * k + j]) * raw[e][i * k + j];
-                want += term;
-                sum += std::abs(term);
-              }
-              ASSERT_NEAR(out[r * n + i], want, 2e-3 * sum)
-                  << tensor::dtype_name(dtype) << " expert " << e << " row " << r;
-            }
-          }
-        }
-      }
-    }
+    check_experts(dtype, 96, 256, sizes);
+    check_experts(dtype, 271, 768, sizes);
   }
+  check_experts(DType::kBF16, 96, 40, sizes);
+}
+
+// Every kernel and layout at a size that compute-sanitizer's tools bear.
+class LinearSanitized : public LinearGpuTest {};
+
+TEST_F(LinearSanitized, EveryWay) {
+  for (DType dtype : {DType::kBF16, DType::kQ4_1, DType::kQ8_0, DType::kQ5_1, DType::kQ6_K}) {
+    for (const int64_t m : {2, 11, 20, 70}) check({dtype, 40, 256, m, {.bias = true, .pad = 8}});
+    check_heads(dtype, 24, 256, 3, 2);
+    check_experts(dtype, 24, 256, {{0, 2, 1, 0, 0, 3, 0}, {40, 0, 0, 70, 1, 0, 0}});
+  }
+  check({DType::kBF16, 40, 104, 5, {.y_bf16 = true, .pad = 1}});
+  check({DType::kBF16, 40, 256, 20, {.deterministic = true}});
+  for (const int64_t m : {2, 20})
+    check({DType::kF32, 21, 40, m, {.deterministic = m == 2}}, DType::kF32);
 }
 
 TEST_F(LinearGpuTest, RefusesWhatItCannotServe) {
-  const auto raw = test::random_weight(DType::kBF16, 8, 40, 11);
+  const auto raw = test::random_weight(DType::kBF16, 8, 36, 11);
   const auto odd = cuda::pack_weight({raw.view}, DType::kBF16, *device_, *stream_);
   EXPECT_EQ(odd.status().code(), Code::kUnsupported) << odd.status().to_string();
   EXPECT_FALSE(cuda::pack_weight({}, DType::kBF16, *device_, *stream_).ok());

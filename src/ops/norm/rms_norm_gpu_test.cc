@@ -47,6 +47,27 @@ TEST_F(CudaRmsNorm, ManyRowsAndNone) {
   check(0, 64, 0, DType::kF32);
 }
 
+TEST_F(CudaRmsNorm, PicksRows) {
+  const int32_t count = 9, rows = 5;
+  const std::vector<int32_t> picks = {4, 0, 0, 3, 2, 4, 1, 3, 0};
+  for (int32_t n : {5, 4096, 4098, 40000}) {  // every kernel
+    const int64_t ldx = n + 8;
+    const auto x = random_floats(static_cast<size_t>(rows * ldx), n), weight = random_floats(n, 2);
+    std::vector<float> picked;
+    for (int32_t pick : picks) picked.insert(picked.end(), &x[pick * ldx], &x[pick * ldx] + ldx);
+    const float* w = upload(weight);
+    float* want = output<float>(static_cast<size_t>(count) * n);
+    run(cuda::rms_norm,
+        RmsNormParams{upload(picked), ldx, w, 1e-5f, count, n, want, n, DType::kF32});
+    float* got = output<float>(static_cast<size_t>(count) * n);
+    run(cuda::rms_norm,
+        RmsNormParams{upload(x), ldx, w, 1e-5f, count, n, got, n, DType::kF32, upload(picks)});
+    EXPECT_EQ(download(got, static_cast<size_t>(count) * n),
+              download(want, static_cast<size_t>(count) * n))
+        << n;
+  }
+}
+
 // One row's result does not depend on the others.
 TEST_F(CudaRmsNorm, RowsAreIndependent) {
   const int32_t n = 4096, rows = 7;

@@ -58,5 +58,19 @@ TEST(RmsNorm, ARowsBitsDoNotDependOnTheOthers) {
   }
 }
 
+TEST(RmsNorm, PicksRows) {
+  TestStream s(2);
+  const int n = 100, ldx = n + 1, count = 700;
+  const auto x = random_floats(10 * ldx, 1), w = random_floats(n, 2);
+  std::vector<int32_t> picks(count);
+  for (int i = 0; i < count; ++i) picks[i] = (i * 3 + 7) % 10;
+  std::vector<float> all(10 * n), out(count * n, 99.0f);
+  s.run(table().rms_norm, {x.data(), ldx, w.data(), 1e-5f, 10, n, all.data(), n, DType::kF32});
+  s.run(table().rms_norm,
+        {x.data(), ldx, w.data(), 1e-5f, count, n, out.data(), n, DType::kF32, picks.data()});
+  for (int i = 0; i < count; ++i)
+    for (int k = 0; k < n; ++k) ASSERT_EQ(out[i * n + k], all[picks[i] * n + k]) << i;
+}
+
 }  // namespace
 }  // namespace attune::ops

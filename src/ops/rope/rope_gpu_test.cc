@@ -205,6 +205,113 @@ TEST_F(CudaRopeAppend, ShapesStylesAndTypes) {
       }
 }
 
+// A pool of pages full of NaN, before and after tokens were appended.
+struct ClearCase {
+  static constexpr int32_t kPage = 16, kPages = 14, kQHeads = 4, kKvHeads = 2;
+  DType kv = DType::kBF16;
+  int32_t d = 0;
+  bool head_major = true, asked = true;
+  std::vector<int64_t> slots;
+  std::vector<float> qkv;
+
+  int32_t tokens() const { return static_cast<int32_t>(slots.size()); }
+  int64_t width() const { return int64_t{kQHeads + 2 * kKvHeads} * d; }
+  RopeAppendParams params() const {
+    const int64_t e = tensor::dtype_bytes(kv, 1);
+    RopeAppendParams p{};
+    p.dtype = DType::kF32;
+    p.ldqkv = width();
+    p.tokens = tokens();
+    p.q_heads = kQHeads;
+    p.kv_heads = kKvHeads;
+    p.head_dim = d;  // and nothing is rotated
+    p.kv_dtype = kv;
+    p.page_stride = 2 * kKvHeads * kPage * d * e;
+    p.head_stride = (head_major ? kPage : 1) * d * e;
+    p.token_stride = (head_major ? 1 : kKvHeads) * d * e;
+    p.v_offset = p.page_stride / 2;
+    p.page_size = kPage;
+    p.clear_rest = asked;
+    return p;
+  }
+  std::vector<uint8_t> poisoned() const {
+    const auto nan = encode({std::numeric_limits<float>::quiet_NaN()}, kv);
+    std::vector<uint8_t> pool(static_cast<size_t>(kPages * params().page_stride));
+    for (size_t i = 0; i < pool.size(); ++i) pool[i] = nan[i % nan.size()];
+    return pool;
+  }
+  bool holds(int64_t slot) const {
+    return std::find(slots.begin(), slots.end(), slot) != slots.end();
+  }
+  // Every slot of a page that was begun has what a token wrote there, or zeros; others are as they
+  // were.
+  void expect(const std::vector<uint8_t>& pool) const {
+    for (int64_t slot = 0; slot < int64_t{kPages} * kPage; ++slot)
+      for (int32_t h = 0; h < 2 * kKvHeads; ++h)
+        expect_row(pool, slot, h % kKvHeads, h >= kKvHeads);
+  }
+  void expect_row(const std::vector<uint8_t>& pool, int64_t slot, int32_t h, bool v) const {
+    const RopeAppendParams p = params();
+    const uint8_t* row = pool.data() + slot / kPage * p.page_stride +
+                         slot % kPage * p.token_stride + h * p.head_stride + (v ? p.v_offset : 0);
+    const auto token = std::find(slots.begin(), slots.end(), slot) - slots.begin();
+    const int64_t first = token * width() + (kQHeads + (v ? kKvHeads : 0) + h) * d;
+    const bool cleared = asked && holds(slot / kPage * kPage);
+    for (int32_t i = 0; i < d; ++i) {
+      const float x = element(row, kv, i);
+      if (token < tokens()) {
+        const float want = qkv[static_cast<size_t>(first + i)];
+        ASSERT_NEAR(x, want, std::abs(want) * 1.01 * test::rounding(kv) + 0x1p-10) << slot;
+      } else if (cleared) {
+        ASSERT_EQ(x, 0.0f) << slot;
+      } else {
+        ASSERT_TRUE(std::isnan(x)) << slot;
+      }
+    }
+  }
+};
+
+// Pages begun by the only token of a call, filled by one call to the end or nearly, begun in the
+// middle of a run, begun by an earlier call, and left alone. Alike on both devices.
+TEST_F(CudaRopeAppend, APageThatIsBegunIsCleared) {
+  constexpr int32_t kSize = ClearCase::kPage;
+  std::vector<int64_t> slots;
+  for (const auto& [first, count] : {std::pair{2 * kSize, 1},
+                                     {5 * kSize, kSize},
+                                     {3 * kSize, 7},
+                                     {7 * kSize + 5, 3},
+                                     {8 * kSize, 20},
+                                     {11 * kSize + 15, 1},
+                                     {12 * kSize, kSize - 1}}) {
+    for (int32_t i = 0; i < count; ++i) slots.push_back(first + i);
+    slots.push_back(-1);
+  }
+  for (int32_t d : {128, 20})
+    for (DType kv : kKvTypes)
+      for (int variant = 0; variant < 4; ++variant) {
+        ClearCase c{kv, d, variant % 2 == 0, variant < 2, slots, {}};
+        c.qkv = random_floats(static_cast<size_t>(c.tokens() * c.width()), 8);
+        SCOPED_TRACE(::testing::Message() << d << " " << tensor::dtype_name(kv) << " " << variant);
+        std::vector<float> q(static_cast<size_t>(c.tokens()) * ClearCase::kQHeads * d);
+        std::vector<uint8_t> host = c.poisoned();
+        RopeAppendParams p = c.params();
+        p.qkv = c.qkv.data();
+        p.q_out = q.data();
+        p.slot_mapping = slots.data();
+        p.kv_base = host.data();
+        run_on_cpu(cpu_table().rope_append, p);
+        c.expect(host);
+        uint8_t* pool = output(c.poisoned());
+        p.qkv = upload(c.qkv);
+        p.q_out = output<float>(q.size());
+        p.slot_mapping = upload(slots);
+        p.kv_base = pool;
+        run(cuda::rope_append, p);
+        c.expect(download(pool, host.size()));
+        if (HasFatalFailure()) return;
+      }
+}
+
 TEST_F(CudaRopeAppend, NoTokens) {
   RopeAppendParams p{};
   p.kv_dtype = DType::kBF16;
@@ -289,7 +396,7 @@ TEST_F(CudaRopeAppend, BugA24TooLargeForEightBits) {
 }
 
 // A pool of 5 GB, in which only far slots are used.
-TEST_F(CudaRopeAppend, SlotsBeyondTwoToThe31Elements) {
+TEST_F(CudaRopeAppend, BugA16SlotsBeyondTwoToThe31Elements) {
   const int32_t d = 128, kv_heads = 8, tokens = 3;
   const int64_t slot_bytes = 2 * kv_heads * d * 2, slots_in_all = 5'000'000'000 / slot_bytes;
   auto* pool = static_cast<uint8_t*>(allocate(static_cast<size_t>(slots_in_all * slot_bytes)));

@@ -19,6 +19,8 @@ Capabilities capabilities() {
   c.kv_as_q = true;
   c.page_sizes = {16, 32, 64, 128};
   c.window = c.lse_out = true;
+  // Values of masked keys are multiplied by a weight of 0, to the end of a tile of pages.
+  c.reads_past_end = true;
   // Which kernel its heuristics take depends on the batch; where keys are split, an LSE's last bit
   // changes from run to run.
   c.batch_invariant = false;

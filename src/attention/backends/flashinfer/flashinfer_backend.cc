@@ -7,6 +7,7 @@
 
 #include "attention/backends/flashinfer/hopper_schedule.h"
 #include "attention/backends/flashinfer/launches.h"
+#include "attention/backends/flashinfer/plan_memory.h"
 #include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer/schedule.h"
 #include "attention/check.h"
@@ -34,10 +35,7 @@ struct FlashinferPlan final : Plan {
   std::optional<HopperSchedule> hopper;
   Batch batch;
   bool more_queries_than_keys = false;
-  device::Buffer on_device;              // [kNumKinds] of layout.bytes, then Hopper's schedule
-  std::array<device::Buffer, 2> staged;  // pinned, the same
-  Status memory;                         // of these three
-  int next_staged = 0;
+  std::optional<PlanMemory> memory;  // [kNumKinds] of layout.bytes, then Hopper's schedule
   char* partial = nullptr;
   float* partial_lse = nullptr;
   char* dense = nullptr;  // for an output whose rows lie apart, which FlashInfer cannot write
@@ -94,7 +92,7 @@ class FlashinferBackend final : public Backend {
       plan->hopper_scheduler.emplace(plan->schedule_limits, hopper_tile(limits.qk_dim));
       bytes += 4 * plan->hopper_scheduler->max_elements();
     }
-    plan->memory = allocate(bytes, *plan);
+    plan->memory.emplace(device_, bytes, "a flashinfer plan");
     plan->partial = static_cast<char*>(workspace);
     char* after = plan->partial + partial_bytes(limits, plan->schedule_limits);
     plan->partial_lse = reinterpret_cast<float*>(after);
@@ -107,7 +105,7 @@ class FlashinferBackend final : public Backend {
     p.batch = {};
     p.there = {};
     p.hopper.reset();
-    ATTUNE_RETURN_IF_ERROR(p.memory);
+    ATTUNE_RETURN_IF_ERROR(p.memory->status());
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     // Its offsets of query rows have 32 bits.
@@ -119,14 +117,13 @@ class FlashinferBackend final : public Backend {
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
     p.more_queries_than_keys = has_more_queries_than_keys(batch);
-    p.next_staged ^= 1;
+    char* staged = p.memory->next();
     const auto make = [&](Kind kind, auto&& schedule) {
       const int64_t at = kind * p.layout.bytes;
-      char* to = p.staged[p.next_staged].as<char>() + at;
-      p.schedules[kind] = schedule(to);
+      p.schedules[kind] = schedule(staged + at);
       p.there[kind] = true;
       const int64_t used = p.schedules[kind].split ? 4 * (int64_t{batch.num_tokens} + 1) : 0;
-      stream.copy(p.on_device.as<char>() + at, to, p.layout.merge_indptr + used);
+      p.memory->copy(at, p.layout.merge_indptr + used, stream);
     };
     const auto tiles = [&](Split split) {
       return [&, split](char* to) {
@@ -140,9 +137,8 @@ class FlashinferBackend final : public Backend {
     if (!p.there[kSplit] || p.schedules[kSplit].split) make(kWhole, tiles(Split::kNever));
     if (takes_hopper(p)) {
       const int64_t at = kNumKinds * p.layout.bytes;
-      char* to = p.staged[p.next_staged].as<char>() + at;
-      p.hopper = p.hopper_scheduler->make(batch, reinterpret_cast<int32_t*>(to));
-      stream.copy(p.on_device.as<char>() + at, to, 4 * p.hopper->used);
+      p.hopper = p.hopper_scheduler->make(batch, reinterpret_cast<int32_t*>(staged + at));
+      p.memory->copy(at, 4 * p.hopper->used, stream);
     }
     return {};
   }
@@ -167,7 +163,7 @@ class FlashinferBackend final : public Backend {
     } else {
       kind = run_tiles(p, kv, call, stream);
     }
-    const char* at = p.on_device.as<char>() + kind * p.layout.bytes;
+    const char* at = p.memory->on_device() + kind * p.layout.bytes;
     const auto* rows = reinterpret_cast<const int32_t*>(at + p.layout.rows);
     const int32_t max_rows = p.schedules[kind].max_rows;
     if (apart) launch_spread_rows(stream, p.dense, io.out, rows, max_rows, width, io.out_stride);
@@ -175,14 +171,6 @@ class FlashinferBackend final : public Backend {
   }
 
  private:
-  Status allocate(int64_t bytes, FlashinferPlan& plan) const {
-    ATTUNE_ASSIGN_OR_RETURN(plan.on_device, device_.allocate(bytes, "a flashinfer plan"));
-    for (device::Buffer& staged : plan.staged) {
-      ATTUNE_ASSIGN_OR_RETURN(staged, device_.allocate_pinned(bytes, "a flashinfer plan"));
-    }
-    return {};
-  }
-
   ScheduleLimits schedule_limits(const Limits& l) const {
     const RowKernel rows = row_kernel(l.qk_dim, DType::kBF16);
     return {.max_seqs = l.max_seqs,
@@ -246,7 +234,7 @@ class FlashinferBackend final : public Backend {
   static void run_hopper(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                          device::Stream& stream) {
     const auto* at =
-        reinterpret_cast<const int32_t*>(p.on_device.as<char>() + kNumKinds * p.layout.bytes);
+        reinterpret_cast<const int32_t*>(p.memory->on_device() + kNumKinds * p.layout.bytes);
     const auto& arrays = p.hopper->arrays;
     stream.record_launch("flashinfer_hopper",
                          {static_cast<uint32_t>(p.schedule_limits.multiprocessors), 1, 1},
@@ -265,7 +253,7 @@ class FlashinferBackend final : public Backend {
   static Kind run_rows(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
                        device::Stream& stream) {
     const Schedule& made = p.schedules[kRows];
-    const char* at = p.on_device.as<char>() + kRows * p.layout.bytes;
+    const char* at = p.memory->on_device() + kRows * p.layout.bytes;
     const auto ints = [&](int64_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
     const RowArrays arrays{.num_rows = p.batch.num_seqs,
                            .kv_len = ints(p.layout.row_kv_len),
@@ -298,7 +286,7 @@ class FlashinferBackend final : public Backend {
     const bool split = p.there[kSplit] && (call.window == 0 || general || !p.there[kWhole]);
     const Kind kind = split ? kSplit : kWhole;
     const Schedule& made = p.schedules[kind];
-    const char* at = p.on_device.as<char>() + kind * p.layout.bytes;
+    const char* at = p.memory->on_device() + kind * p.layout.bytes;
     const auto ints = [&](int64_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
     const TileArrays arrays{.num_seqs = b.num_seqs,
                             .q_indptr = b.on_device.q_indptr,

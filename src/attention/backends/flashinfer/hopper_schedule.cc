@@ -37,20 +37,12 @@ HopperSchedule HopperScheduler::make(const Batch& b, int32_t* to) {
     return std::tie(b.keys, a.seq, b.index) < std::tie(a.keys, b.seq, a.index);
   });
 
-  heap_.clear();
-  for (int32_t i = 0; i < limits_.multiprocessors; ++i) heap_.push_back({0, i});
-  const auto more = [](const Block& a, const Block& b) {
-    return a.cost != b.cost ? a.cost > b.cost : a.index > b.index;
-  };
+  blocks_.reset(limits_.multiprocessors);
   works_.clear();
   // The heads of a tile one after another: those of a group read the same keys at about one time.
   for (size_t t = 0; t < tiles_.size(); ++t)
-    for (int32_t head = 0; head < limits_.q_heads; ++head) {
-      std::pop_heap(heap_.begin(), heap_.end(), more);
-      works_.push_back({heap_.back().index, static_cast<int32_t>(t), head});
-      heap_.back().cost += 2 * tile_ + tiles_[t].keys;
-      std::push_heap(heap_.begin(), heap_.end(), more);
-    }
+    for (int32_t head = 0; head < limits_.q_heads; ++head)
+      works_.push_back({blocks_.give(2 * tile_ + tiles_[t].keys), static_cast<int32_t>(t), head});
 
   HopperSchedule made;
   made.used = limits_.multiprocessors + 1;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/backends/flashinfer/balance.h"
 #include "attention/backends/flashinfer/schedule.h"
 
 namespace attune::attention::flashinfer {
@@ -37,16 +38,12 @@ class HopperScheduler {
   struct Work {
     int32_t block, tile, head;
   };
-  struct Block {
-    int64_t cost;
-    int32_t index;
-  };
 
   const ScheduleLimits limits_;
   const int32_t tile_;
   std::vector<Tile> tiles_;
   std::vector<Work> works_;
-  std::vector<Block> heap_;
+  Balance blocks_;
 };
 
 }  // namespace attune::attention::flashinfer

@@ -1,9 +1,9 @@
 #include "attention/backends/flashinfer_mla/flashinfer_mla_backend.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "attention/backends/flashinfer/plan_memory.h"
 #include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer_mla/mla_launch.h"
 #include "attention/backends/flashinfer_mla/mla_schedule.h"
@@ -19,16 +19,15 @@ using tensor::DType;
 constexpr int32_t kLatent = 512, kRow = 576;
 
 struct MlaPlan final : Plan {
-  explicit MlaPlan(const ScheduleLimits& limits) : scheduler(limits) {}
+  MlaPlan(device::Device& device, const ScheduleLimits& limits)
+      : scheduler(limits),
+        memory(device, 4 * max_schedule_elements(limits), "a flashinfer_mla plan") {}
 
   Limits limits;
   Scheduler scheduler;
   Schedule schedule;
   Batch batch;
-  device::Buffer on_device;
-  std::array<device::Buffer, 2> staged;  // pinned
-  Status memory;                         // of these three
-  int next_staged = 0;
+  flashinfer::PlanMemory memory;
   char* partial = nullptr;
   float* partial_lse = nullptr;
 };
@@ -63,10 +62,8 @@ class FlashinferMlaBackend final : public Backend {
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
     ATTUNE_CHECK(limits.kv_heads == 1 && limits.qk_dim == kRow && limits.v_dim == kLatent);
     const ScheduleLimits s = schedule_limits(limits, device_);
-    auto plan = std::make_unique<MlaPlan>(s);
+    auto plan = std::make_unique<MlaPlan>(device_, s);
     plan->limits = limits;
-    const int64_t bytes = 4 * max_schedule_elements(s);
-    plan->memory = allocate(bytes, *plan);
     plan->partial = static_cast<char*>(workspace);
     plan->partial_lse = reinterpret_cast<float*>(plan->partial + max_partial_rows(s) * kLatent * 2);
     return plan;
@@ -75,7 +72,7 @@ class FlashinferMlaBackend final : public Backend {
   Status plan(const Batch& batch, Plan& plan, device::Stream& stream) const override {
     auto& p = static_cast<MlaPlan&>(plan);
     p.batch = {};
-    ATTUNE_RETURN_IF_ERROR(p.memory);
+    ATTUNE_RETURN_IF_ERROR(p.memory.status());
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     // Its offsets of rows have 32 bits.
@@ -86,10 +83,8 @@ class FlashinferMlaBackend final : public Backend {
                                    "--chunked-prefill-size"));
     p.batch = batch;
     if (batch.num_seqs == 0) return {};
-    p.next_staged ^= 1;
-    auto* to = p.staged[p.next_staged].as<int32_t>();
-    p.schedule = p.scheduler.make(batch, to);
-    stream.copy(p.on_device.data(), to, 4 * p.schedule.used);
+    p.schedule = p.scheduler.make(batch, reinterpret_cast<int32_t*>(p.memory.next()));
+    p.memory.copy(0, 4 * p.schedule.used, stream);
     return {};
   }
 
@@ -101,7 +96,7 @@ class FlashinferMlaBackend final : public Backend {
     check_layer(p, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
     const Schedule& s = p.schedule;
-    const auto* at = p.on_device.as<int32_t>();
+    const auto* at = reinterpret_cast<const int32_t*>(p.memory.on_device());
     stream.record_launch("flashinfer_mla",
                          {static_cast<uint32_t>(s.cluster), static_cast<uint32_t>(s.clusters), 1},
                          {256, 1, 1}, {{"heads", layer.q_heads}, {"sequences", p.batch.num_seqs}});
@@ -141,14 +136,6 @@ class FlashinferMlaBackend final : public Backend {
   }
 
  private:
-  Status allocate(int64_t bytes, MlaPlan& plan) const {
-    ATTUNE_ASSIGN_OR_RETURN(plan.on_device, device_.allocate(bytes, "a flashinfer_mla plan"));
-    for (device::Buffer& staged : plan.staged) {
-      ATTUNE_ASSIGN_OR_RETURN(staged, device_.allocate_pinned(bytes, "a flashinfer_mla plan"));
-    }
-    return {};
-  }
-
   static void check_layer(const MlaPlan& p, const LayerParams& layer, const kv::PagedKvView& kv,
                           const Io& io) {
     const Limits& l = p.limits;
@@ -171,8 +158,10 @@ class FlashinferMlaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> create(device::Device& device) {
-  if (device.info().sm != 90) return create_fa2(device);
-  return std::make_unique<FlashinferMlaBackend>(device, launch_hopper);
+#ifdef ATTUNE_FLASHINFER_MLA_HOPPER
+  if (device.info().sm == 90) return std::make_unique<FlashinferMlaBackend>(device, launch_hopper);
+#endif
+  return create_fa2(device);
 }
 
 std::unique_ptr<Backend> create_fa2(device::Device& device) {

@@ -33,6 +33,6 @@ struct MlaCall {
 // kernel that holds a multiprocessor for ever holds them up for ever.
 using MlaLaunch = void (*)(const MlaCall&);
 void launch_fa2(const MlaCall& call);
-void launch_hopper(const MlaCall& call);  // sm90
+void launch_hopper(const MlaCall& call);  // sm90; in builds for 90a
 
 }  // namespace attune::attention::flashinfer_mla

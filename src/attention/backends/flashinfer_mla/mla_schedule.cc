@@ -69,17 +69,6 @@ void Scheduler::for_each_tile(const Batch& b, Fn fn) const {
   }
 }
 
-int32_t Scheduler::next_cluster(int32_t keys) {
-  const auto more = [](const Cluster& a, const Cluster& b) {
-    return a.cost != b.cost ? a.cost > b.cost : a.index > b.index;
-  };
-  std::pop_heap(heap_.begin(), heap_.end(), more);
-  const int32_t index = heap_.back().index;
-  heap_.back().cost += 2.0f * static_cast<float>(tile_rows_) + static_cast<float>(keys);
-  std::push_heap(heap_.begin(), heap_.end(), more);
-  return index;
-}
-
 void Scheduler::add_tile(const Part& part, int32_t tile, int32_t keys, int32_t* to) {
   const int32_t first = tile * tile_rows_;
   const int32_t rows = std::min(tile_rows_, part.q_len * limits_.heads - first);
@@ -105,7 +94,7 @@ void Scheduler::add_tile(const Part& part, int32_t tile, int32_t keys, int32_t* 
   int32_t begin = 0;
   do {
     const int32_t end = std::min(begin + chunk_, keys);
-    works_.push_back({next_cluster(end - begin),
+    works_.push_back({clusters_.give(2 * tile_rows_ + end - begin),
                       {part.q_indptr, part.kv_indptr, split ? partial_rows_ : -1, part.q_len,
                        part.kv_len, first, begin, end}});
     if (split) partial_rows_ += rows;
@@ -143,8 +132,7 @@ Schedule Scheduler::make(const Batch& b, int32_t* to) {
   to[made_.rows] = b.num_tokens;
   made_.max_rows = fixed ? b.num_seqs * std::max(b.max_q_len, 1) : b.num_tokens;
 
-  heap_.clear();
-  for (int32_t i = 0; i < made_.clusters; ++i) heap_.push_back({0, i});
+  clusters_.reset(made_.clusters);
   works_.clear();
   merges_ = partial_rows_ = 0;
   for_each_tile(b, [&](const Part& part, int32_t tile, int32_t tile_keys) {

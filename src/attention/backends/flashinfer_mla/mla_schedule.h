@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/backend.h"
+#include "attention/backends/flashinfer/balance.h"
 
 namespace attune::attention::flashinfer_mla {
 
@@ -62,10 +63,6 @@ class Scheduler {
     int32_t cluster;
     std::array<int32_t, kNumWorkArrays> values;
   };
-  struct Cluster {
-    float cost;
-    int32_t index;
-  };
   // Queries [first, first + q_len) of a sequence, which see kv_len keys at most.
   struct Part {
     int32_t q_indptr, kv_indptr, q_len, kv_len;
@@ -74,13 +71,12 @@ class Scheduler {
   template <typename Fn>
   void for_each_tile(const Batch& batch, Fn fn) const;
   void add_tile(const Part& part, int32_t tile, int32_t keys, int32_t* to);
-  int32_t next_cluster(int32_t keys);
 
   const ScheduleLimits limits_;
   Schedule made_;
   int32_t tile_rows_ = 0, chunk_ = 0, merges_ = 0, partial_rows_ = 0;
   std::vector<Work> works_;
-  std::vector<Cluster> heap_;
+  flashinfer::Balance clusters_;
 };
 
 }  // namespace attune::attention::flashinfer_mla

@@ -91,17 +91,27 @@ struct Bf16Format {
       const int64_t row = tile * int64_t{kTileRows} + lane / 4, last = p.n - 1;
       const auto* upper = reinterpret_cast<const uint32_t*>(p.w + min(row, last) * p.k * 2);
       const auto* lower = reinterpret_cast<const uint32_t*>(p.w + min(row + 8, last) * p.k * 2);
-#pragma unroll 4
-      for (int j = 0; j < min(blocks * 2, p.k / 32 - block * 2); ++j) {
+      // Products of 32 k; of the last, only whole runs of 8 k may be there.
+      const auto product = [&](int j, auto pair) {
         const int64_t at = (block * 2 + j) * 16 + lane % 4;  // pairs
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           uint32_t b[4];
           x.load(i, x_k + j * 32, b);
-          mma(sum[i], upper[at], lower[at], upper[at + 4], lower[at + 4], b[0], b[1]);
-          mma(odd[i], upper[at + 8], lower[at + 8], upper[at + 12], lower[at + 12], b[2], b[3]);
+          mma(sum[i], pair(upper, at, 0), pair(lower, at, 0), pair(upper, at, 1),
+              pair(lower, at, 1), b[0], b[1]);
+          mma(odd[i], pair(upper, at, 2), pair(lower, at, 2), pair(upper, at, 3),
+              pair(lower, at, 3), b[2], b[3]);
         }
-      }
+      };
+      const int whole = min(blocks * 2, p.k / 32 - block * 2);
+#pragma unroll 4
+      for (int j = 0; j < whole; ++j)
+        product(j, [](const uint32_t* row, int64_t at, int run) { return row[at + run * 4]; });
+      if (whole < blocks * 2 && p.k % 32 != 0)
+        product(whole, [&](const uint32_t* row, int64_t at, int run) {
+          return run * 8 < p.k % 32 ? row[at + run * 4] : 0u;
+        });
     }
 #pragma unroll
     for (int i = 0; i < kTiles * 4; ++i) sum[i / 4][i % 4] += odd[i / 4][i % 4];
@@ -206,9 +216,9 @@ template <bool kBulk>
 __device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride,
                        uint64_t* there) {
   const auto* x = static_cast<const uint16_t*>(p.x) + k0;
-  if (k % kBlockK != 0)
-    for (int i = threadIdx.x; i < p.m * 16; i += kThreads)
-      reinterpret_cast<uint32_t*>(to + i / 16 * stride + k * 2)[i % 16] = 0;
+  const int pad = (kBlockK - k % kBlockK) % kBlockK / 2;  // pairs
+  for (int i = threadIdx.x; i < p.m * pad; i += kThreads)
+    reinterpret_cast<uint32_t*>(to + i / pad * stride + k * 2)[i % pad] = 0;
   const bool aligned = (reinterpret_cast<uint64_t>(x) | (p.ldx * 2)) % 16 == 0;
   if (kBulk && aligned) {
     if (threadIdx.x == 0) barrier_expect(there, p.m * k * 2);

@@ -12,7 +12,7 @@ inline constexpr int kGemvRows = 16;  // the most rows of x
 
 struct GemvParams {
   const uint8_t* w;
-  int32_t n, k, m;    // m in [1, kGemvRows]; k a multiple of 32
+  int32_t n, k, m;    // m in [1, kGemvRows]; k a multiple of 8
   const void* x;      // bfloat16 [m, k], row stride ldx
   int64_t ldx;        // elements
   const float* bias;  // [n] or null

@@ -36,7 +36,7 @@ struct Experts {
 };
 
 struct GroupedParams {
-  int32_t k;  // a multiple of 32
+  int32_t k;  // a multiple of 8
   CudaLayout layout;
   bool y_bf16, accumulate;
   int32_t typical_m;  // chooses the tile: a result depends on it in its last bits

@@ -1,9 +1,10 @@
 // Packing for a GPU: layout.h tells the result.
 #include <algorithm>
 #include <cstring>
-#include <thread>
+#include <vector>
 
 #include "base/log.h"
+#include "device/uploader.h"
 #include "ops/gemm/cuda/context.h"
 #include "ops/gemm/cuda/layout.h"
 #include "ops/gemm/gemm.h"
@@ -16,8 +17,6 @@ namespace {
 
 using tensor::DType;
 using tensor::TensorView;
-
-constexpr int64_t kStagingBytes = 64 << 20;
 
 CudaLayout choose(DType source, DType act) {
   switch (source) {
@@ -52,34 +51,48 @@ T load(const uint8_t* p) {
   return value;
 }
 
+template <typename T>
+void store(uint8_t* p, T value) {
+  std::memcpy(p, &value, sizeof value);
+}
+
 // ---- floats ----
 
-float float_at(DType dtype, const uint8_t* p, int64_t i) {
-  switch (dtype) {
-    case DType::kF32:
-      return load<float>(p + i * 4);
-    case DType::kF64:
-      return static_cast<float>(load<double>(p + i * 8));
-    case DType::kF16:
-      return tensor::f16_to_f32(load<uint16_t>(p + i * 2));
-    case DType::kBF16:
-      return tensor::bf16_to_f32(load<uint16_t>(p + i * 2));
-    case DType::kF8E4M3:
-      return tensor::f8e4m3_to_f32(p[i]);
-    default:
-      return tensor::f8e5m2_to_f32(p[i]);
+// Elements [begin, end) of `from`, each made float32 by to_float, in the layout at `out`.
+template <typename In, typename ToFloat>
+void convert(CudaLayout layout, const void* from, int64_t begin, int64_t end, uint8_t* out,
+             ToFloat to_float) {
+  const auto* in = static_cast<const uint8_t*>(from) + begin * int64_t{sizeof(In)};
+  const int64_t count = end - begin;
+  if (layout == CudaLayout::kF32) {
+    for (int64_t i = 0; i < count; ++i)
+      store(out + i * 4, static_cast<float>(to_float(load<In>(in + i * int64_t{sizeof(In)}))));
+  } else {
+    for (int64_t i = 0; i < count; ++i)
+      store(out + i * 2, tensor::f32_to_bf16(
+                             static_cast<float>(to_float(load<In>(in + i * int64_t{sizeof(In)})))));
   }
 }
 
-void convert_row(DType dtype, CudaLayout layout, const uint8_t* row, int64_t k, uint8_t* out) {
-  for (int64_t i = 0; i < k; ++i) {
-    const float f = float_at(dtype, row, i);
-    if (layout == CudaLayout::kF32) {
-      std::memcpy(out + i * 4, &f, 4);
-    } else {
-      const uint16_t half = tensor::f32_to_bf16(f);
-      std::memcpy(out + i * 2, &half, 2);
-    }
+void convert(DType dtype, CudaLayout layout, const void* from, int64_t begin, int64_t end,
+             uint8_t* out) {
+  switch (dtype) {
+    case DType::kF32:
+      return convert<float>(layout, from, begin, end, out, [](float v) { return v; });
+    case DType::kF64:
+      return convert<double>(layout, from, begin, end, out, [](double v) { return v; });
+    case DType::kF16:
+      return convert<uint16_t>(layout, from, begin, end, out,
+                               [](uint16_t v) { return tensor::f16_to_f32(v); });
+    case DType::kBF16:
+      return convert<uint16_t>(layout, from, begin, end, out,
+                               [](uint16_t v) { return tensor::bf16_to_f32(v); });
+    case DType::kF8E4M3:
+      return convert<uint8_t>(layout, from, begin, end, out,
+                              [](uint8_t v) { return tensor::f8e4m3_to_f32(v); });
+    default:
+      return convert<uint8_t>(layout, from, begin, end, out,
+                              [](uint8_t v) { return tensor::f8e5m2_to_f32(v); });
   }
 }
 
@@ -215,53 +228,60 @@ class Source {
   const std::vector<TensorView>& parts_;
 };
 
-// use(begin, end) over [0, count), on as many threads as there are cores.
-template <typename Use>
-void on_threads(int64_t count, Use use) {
-  const int64_t threads =
-      std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
-  std::vector<std::thread> running;
-  for (int64_t i = 1; i < threads; ++i)
-    running.emplace_back([=] { use(count * i / threads, count * (i + 1) / threads); });
-  use(0, count / threads);
-  for (std::thread& thread : running) thread.join();
+// Tiles [begin, end) of the source's n rows, as codes.
+void pack_tiles(const Source& source, DType dtype, const CodeBlock& block, int64_t n, int64_t k,
+                int64_t begin, int64_t end, uint8_t* out) {
+  const int64_t tile_bytes = blocks_of(k) * block.bytes();
+  const auto groups = static_cast<size_t>(k / block.group);
+  Row row{std::vector<uint8_t>(static_cast<size_t>(k)), std::vector<uint16_t>(groups),
+          std::vector<uint16_t>(groups)};
+  std::memset(out, 0, static_cast<size_t>((end - begin) * tile_bytes));
+  for (int64_t tile = begin; tile < end; ++tile, out += tile_bytes) {
+    for (int64_t r = tile * kTileRows; r < std::min(n, (tile + 1) * kTileRows); ++r) {
+      read_row(dtype, source.row(r), k, row);
+      put_row(block, row, static_cast<int>(r % kTileRows), k, out);
+    }
+  }
 }
 
-// Rows [row0, row0 + rows) in the layout, row0 a multiple of kTileRows.
-void pack_rows(const Source& source, DType dtype, CudaLayout layout, int64_t row0, int64_t rows,
-               int64_t k, uint8_t* out) {
-  const CodeBlock block = code_block(layout);
-  if (block.planes == 0) {
-    const int64_t row_bytes = weight_bytes(layout, 1, k);
-    on_threads(rows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        convert_row(dtype, layout, source.row(row0 + r), k, out + r * row_bytes);
-    });
-    return;
+// Brings the parts to `to` on the device.
+Status upload(const std::vector<TensorView>& parts, CudaLayout layout, int64_t n, int64_t k,
+              uint8_t* to, device::Device& device, device::Stream& stream) {
+  const auto uploader = device::Uploader::of(device);
+  const DType dtype = parts[0].dtype;
+  if (const CodeBlock block = code_block(layout); block.planes > 0) {
+    const Source source(parts);
+    return uploader->write(
+        to, tiles_of(n), blocks_of(k) * block.bytes(),
+        [&](int64_t begin, int64_t end, uint8_t* out) {
+          pack_tiles(source, dtype, block, n, k, begin, end, out);
+        },
+        stream);
   }
-  const int64_t tile_bytes = blocks_of(k) * block.bytes();
-  on_threads(tiles_of(rows), [&](int64_t begin, int64_t end) {
-    const auto groups = static_cast<size_t>(k / block.group);
-    Row row{std::vector<uint8_t>(static_cast<size_t>(k)), std::vector<uint16_t>(groups),
-            std::vector<uint16_t>(groups)};
-    for (int64_t tile = begin; tile < end; ++tile) {
-      uint8_t* to = out + tile * tile_bytes;
-      std::memset(to, 0, static_cast<size_t>(tile_bytes));
-      for (int64_t r = tile * kTileRows; r < std::min(rows, (tile + 1) * kTileRows); ++r) {
-        read_row(dtype, source.row(row0 + r), k, row);
-        put_row(block, row, static_cast<int>(r % kTileRows), k, to);
-      }
-    }
-  });
+  const int64_t element = layout == CudaLayout::kF32 ? 4 : 2;
+  const bool same = dtype == (element == 4 ? DType::kF32 : DType::kBF16);
+  for (const TensorView& part : parts) {
+    const int64_t count = part.shape.elems();
+    const auto make = [&](int64_t begin, int64_t end, uint8_t* out) {
+      convert(dtype, layout, part.data, begin, end, out);
+    };
+    ATTUNE_RETURN_IF_ERROR(same ? uploader->copy(to, part.data, part.bytes(), stream)
+                                : uploader->write(to, count, element, make, stream));
+    to += count * element;
+  }
+  return {};
 }
+
+constexpr int64_t kRun = 8;  // k that the kernels load at once
 
 // The rows of all parts, or why a GPU cannot hold them.
 Result<int64_t> check(const std::vector<TensorView>& parts, CudaLayout layout, DType act) {
   ATTUNE_ASSIGN_OR_RETURN(const int64_t n, rows_of_parts(parts, layout != CudaLayout::kCount, act));
   const int64_t k = parts[0].shape[1];
-  if (layout != CudaLayout::kF32 && k % 32 != 0)
+  if (layout != CudaLayout::kF32 && k % kRun != 0)
     return unsupported(base::cat("pack_weight: ", k,
-                                 " inputs: on a GPU they must be a multiple of 32 with bfloat16 "
+                                 " inputs: on a GPU they must be a multiple of ", kRun,
+                                 " with bfloat16 "
                                  "activations; use --device cpu"));
   const DType dtype = parts[0].dtype;
   if (tensor::dtype_info(dtype).block_elems > 1 && act == DType::kF32)
@@ -296,31 +316,8 @@ Result<PackedWeight> cuda::pack_weight(const std::vector<tensor::TensorView>& pa
   ATTUNE_ASSIGN_OR_RETURN(weight.data,
                           device.allocate(weight_bytes(layout, n, k), "packed weights"));
 
-  const bool same = (dtype == DType::kBF16 && layout == CudaLayout::kBF16) ||
-                    (dtype == DType::kF32 && layout == CudaLayout::kF32);
-  uint8_t* to = weight.data.as<uint8_t>();
-  if (same) {
-    for (const tensor::TensorView& part : parts) {
-      stream.copy(to, part.data, part.bytes());
-      to += part.bytes();
-    }
-    stream.synchronize();
-    ATTUNE_RETURN_IF_ERROR(stream.status());
-    if (layout == CudaLayout::kBF16)
-      weight.cuda->tune(weight.data.data(), weight.n, weight.k, device, stream);
-    return weight;
-  }
-  const int64_t tile_bytes = weight_bytes(layout, kTileRows, k);
-  const int64_t step = std::max<int64_t>(1, kStagingBytes / tile_bytes) * kTileRows;
-  std::vector<uint8_t> staging;
-  for (int64_t row = 0; row < n; row += step) {
-    const int64_t rows = std::min(step, n - row), bytes = weight_bytes(layout, rows, k);
-    staging.resize(static_cast<size_t>(bytes));
-    pack_rows(Source(parts), dtype, layout, row, rows, k, staging.data());
-    stream.copy(to + row / kTileRows * tile_bytes, staging.data(), bytes);
-    stream.synchronize();
-    ATTUNE_RETURN_IF_ERROR(stream.status());
-  }
+  ATTUNE_RETURN_IF_ERROR(upload(parts, layout, n, k, weight.data.as<uint8_t>(), device, stream));
+  ATTUNE_RETURN_IF_ERROR(stream.status());
   if (layout == CudaLayout::kBF16)
     weight.cuda->tune(weight.data.data(), weight.n, weight.k, device, stream);
   return weight;

@@ -58,7 +58,7 @@ void norm_row(const float* x, const float* weight, float inv, int n, Out* out) {
 void rms_norm(const RmsNormParams& p, Stream& stream) {
   for_rows(stream, p.rows, int64_t{p.n} * 8, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* x = p.x + r * p.ldx;
+      const float* x = p.x + (p.picks ? p.picks[r] : r) * p.ldx;
       const float inv = 1.0f / std::sqrt(sum_of_squares(x, p.n) / float(p.n) + p.eps);
       if (p.out_dtype == DType::kF32) {
         norm_row(x, p.weight, inv, p.n, static_cast<float*>(p.out) + r * p.ldo);

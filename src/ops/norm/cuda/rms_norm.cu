@@ -6,6 +6,10 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
 
+__device__ __forceinline__ const float* row_of_x(const RmsNormParams& p, int64_t row) {
+  return p.x + (p.picks ? p.picks[row] : row) * p.ldx;
+}
+
 // One block per row, which stays in registers: kVecs float4 a thread. The weight is on its way
 // before the kernel ahead has ended.
 template <int kVecs, typename Out>
@@ -21,7 +25,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
   pdl_trigger();
   pdl_wait();
   const int64_t row = blockIdx.x;
-  const float* from = p.x + row * p.ldx;
+  const float* from = row_of_x(p, row);
 #pragma unroll
   for (int u = 0; u < kVecs; ++u) {
     const int i = static_cast<int>(threadIdx.x + u * blockDim.x);
@@ -51,7 +55,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_any_row(RmsNormParams p) {
   pdl_trigger();
   pdl_wait();
   const int64_t row = blockIdx.x;
-  const float* x = p.x + row * p.ldx;
+  const float* x = row_of_x(p, row);
   float sum = 0;
   for (int i = threadIdx.x; i < p.n; i += blockDim.x) sum += x[i] * x[i];
   const float inv = 1.0f / sqrtf(block_sum(sum, partials) / static_cast<float>(p.n) + p.eps);

@@ -28,6 +28,17 @@ void divide(const float* x, float scale, int n, float* y) {
   for (int i = 0; i < n; ++i) y[i] = x[i] / scale;
 }
 
+// RopeAppendParams::clear_rest, of a token at `k` that begins a page.
+void clear_rest(const RopeAppendParams& p, int64_t t, char* k) {
+  const auto bytes = static_cast<size_t>(tensor::dtype_bytes(p.kv_dtype, p.head_dim));
+  for (int32_t i = 1; i < p.page_size; ++i) {
+    if (t + i < p.tokens && p.slot_mapping[t + i] == p.slot_mapping[t] + i) continue;
+    for (int h = 0; h < p.kv_heads; ++h)
+      for (int64_t part : {int64_t{0}, p.v_offset})
+        std::memset(k + part + i * p.token_stride + h * p.head_stride, 0, bytes);
+  }
+}
+
 void append_token(const RopeAppendParams& p, int64_t t) {
   const int d = p.head_dim, half = p.rot_dim / 2;
   const float* cos = p.cos + t * half;
@@ -56,6 +67,7 @@ void append_token(const RopeAppendParams& p, int64_t t) {
     convert_row(k, d, p.kv_dtype, k_to + h * p.head_stride);
     convert_row(v, d, p.kv_dtype, v_to + h * p.head_stride);
   }
+  if (p.clear_rest && offset == 0) clear_rest(p, t, k_to);
 }
 
 }  // namespace

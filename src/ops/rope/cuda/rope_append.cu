@@ -25,9 +25,14 @@ __device__ __forceinline__ Head head_at(const RopeAppendParams& p, int32_t index
 }
 
 // Where a key's or value's head goes; null: nowhere.
-__device__ __forceinline__ char* page_address(const RopeAppendParams& p, const Head& head) {
+struct Place {
+  char* at = nullptr;
+  bool begins_page = false;
+};
+
+__device__ __forceinline__ Place place_of(const RopeAppendParams& p, const Head& head) {
   const int64_t slot = p.slot_mapping[head.token];
-  if (slot < 0) return nullptr;
+  if (slot < 0) return {};
   int64_t page, offset;
   if (slot >> 31 == 0) {  // a 64-bit division takes longer than all the rest
     page = static_cast<uint32_t>(slot) / static_cast<uint32_t>(p.page_size);
@@ -37,8 +42,21 @@ __device__ __forceinline__ char* page_address(const RopeAppendParams& p, const H
     offset = slot % p.page_size;
   }
   const int32_t kv_head = head.index - p.q_heads - (head.part == Part::kV ? p.kv_heads : 0);
-  return static_cast<char*>(p.kv_base) + page * p.page_stride + offset * p.token_stride +
-         kv_head * p.head_stride + (head.part == Part::kV ? p.v_offset : 0);
+  return {static_cast<char*>(p.kv_base) + page * p.page_stride + offset * p.token_stride +
+              kv_head * p.head_stride + (head.part == Part::kV ? p.v_offset : 0),
+          offset == 0};
+}
+
+// RopeAppendParams::clear_rest: zero(address) for this head of every slot behind the first of a
+// page that no token of the call fills.
+template <typename Zero>
+__device__ __forceinline__ void clear_rest(const RopeAppendParams& p, int64_t token,
+                                           const Place& place, Zero&& zero) {
+  if (!p.clear_rest || !place.begins_page) return;
+  const int64_t slot = p.slot_mapping[token];
+  for (int32_t i = 1; i < p.page_size; ++i)
+    if (token + i >= p.tokens || p.slot_mapping[token + i] != slot + i)
+      zero(place.at + i * p.token_stride);
 }
 
 __device__ __forceinline__ float inverse_rms(float square, const RopeAppendParams& p) {
@@ -67,14 +85,14 @@ __global__ void __launch_bounds__(kThreads) append_units(RopeAppendParams p, int
   }
   pdl_trigger();
   pdl_wait();
-  char* page = nullptr;
+  Place place;
   float square = 0;
   if (active) {
     const In* from =
         static_cast<const In*>(p.qkv) + head.token * p.ldqkv + int64_t{head.index} * p.head_dim;
     load(from + a, x[0]);
     load(from + b, x[1]);
-    if (head.part != Part::kQ) page = page_address(p, head);
+    if (head.part != Part::kQ) place = place_of(p, head);
     for (int i = 0; i < kRun; ++i) square += x[0][i] * x[0][i] + x[1][i] * x[1][i];
   }
   if (p.q_norm || p.k_norm) {  // of all threads alike
@@ -116,14 +134,19 @@ __global__ void __launch_bounds__(kThreads) append_units(RopeAppendParams p, int
         static_cast<In*>(p.q_out) + (head.token * p.q_heads + head.index) * int64_t{p.head_dim};
     store(x[0], to + a);
     store(x[1], to + b);
-  } else if (page) {
+  } else if (place.at) {
     const float scale = head.part == Part::kK ? p.k_scale : p.v_scale;
     if (scale != 1) {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) x[i / kRun][i % kRun] /= scale;
     }
-    store(x[0], reinterpret_cast<Kv*>(page) + a);
-    store(x[1], reinterpret_cast<Kv*>(page) + b);
+    store(x[0], reinterpret_cast<Kv*>(place.at) + a);
+    store(x[1], reinterpret_cast<Kv*>(place.at) + b);
+    clear_rest(p, head.token, place, [&](char* at) {
+      const float zeros[kRun] = {};
+      store(zeros, reinterpret_cast<Kv*>(at) + a);
+      store(zeros, reinterpret_cast<Kv*>(at) + b);
+    });
   }
 }
 
@@ -150,14 +173,14 @@ __global__ void __launch_bounds__(kThreads) append_elements(RopeAppendParams p) 
   const auto value = [&](int32_t i) {
     return weight ? to_float(x[i]) * inv * weight[i] : to_float(x[i]);
   };
-  char* page = head.part == Part::kQ ? nullptr : page_address(p, head);
+  const Place place = head.part == Part::kQ ? Place() : place_of(p, head);
   const float scale = head.part == Part::kK ? p.k_scale : p.v_scale;
   const auto put = [&](int32_t i, float v) {
     if (head.part == Part::kQ) {
       static_cast<In*>(p.q_out)[(head.token * p.q_heads + head.index) * p.head_dim + i] =
           from_float<In>(v);
-    } else if (page) {
-      reinterpret_cast<Kv*>(page)[i] = from_float<Kv>(scale == 1 ? v : v / scale);
+    } else if (place.at) {
+      reinterpret_cast<Kv*>(place.at)[i] = from_float<Kv>(scale == 1 ? v : v / scale);
     }
   };
   const int32_t half = head.part == Part::kV ? 0 : p.rot_dim / 2;
@@ -170,6 +193,10 @@ __global__ void __launch_bounds__(kThreads) append_elements(RopeAppendParams p) 
     put(second, b * cos + a * sin);
   }
   for (int32_t i = 2 * half + lane; i < p.head_dim; i += kWarp) put(i, value(i));
+  clear_rest(p, head.token, place, [&](char* at) {
+    for (int32_t i = lane; i < p.head_dim; i += kWarp)
+      reinterpret_cast<Kv*>(at)[i] = from_float<Kv>(0);
+  });
 }
 
 bool fits_units(const RopeAppendParams& p, int64_t in_bytes, int64_t kv_bytes) {

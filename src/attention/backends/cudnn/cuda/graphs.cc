@@ -49,16 +49,6 @@ Status caught(Fn&& fn) {
   }
 }
 
-// Loading a kernel is no part of what a stream of this thread captures.
-class OutsideCapture {
- public:
-  OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 }  // namespace
 
 class Graph {
@@ -113,7 +103,6 @@ fe::graph::SDPA_attributes Graph::options() {
 }
 
 Status Graph::build(cudnnHandle_t handle) {
-  const OutsideCapture outside;
   const int64_t h = s_.q_heads, d = s_.dim;
   graph_
       .set_io_data_type(s_.dtype == tensor::DType::kF16 ? fe::DataType_t::HALF
@@ -202,6 +191,12 @@ Result<const Graph*> Graphs::get(const GraphShape& shape) {
   }
   if (!it->second.ok()) return it->second.status();
   return static_cast<const Graph*>(it->second->get());
+}
+
+bool Graphs::is_captured(device::Stream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &status);
+  return status != cudaStreamCaptureStatusNone;
 }
 
 int64_t Graphs::workspace_bytes(const Graph& graph) {

@@ -56,6 +56,8 @@ class Graphs {
   // The graph of this shape, built at the first call; what cuDNN says where it has none.
   Result<const Graph*> get(const GraphShape& shape);
   static int64_t workspace_bytes(const Graph& graph);
+  // Whether the stream records what is launched: nothing may be built then.
+  static bool is_captured(device::Stream& stream);
   Status run(const Graph& graph, const GraphArgs& args, device::Stream& stream);
 
  private:

@@ -29,8 +29,12 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int32_t pages = min((kv_len + page_size - 1) / page_size, to.pitch);
   const int32_t first = pages > 0 ? from.page_indptr[s] : 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < pages; i += kThreads)
-    to.pages[int64_t{s} * to.pitch + i] = from.page_slots[first + i];
+  const int32_t before = to.used[s];
+  __syncthreads();  // all have read it
+  if (threadIdx.x == 0) to.used[s] = pages;
+  int32_t* row = to.pages + int64_t{s} * to.pitch;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < max(pages, before); i += kThreads)
+    row[i] = i < pages ? from.page_slots[first + i] : kv::kPaddingSlot.value;
 }
 
 __global__ void __launch_bounds__(kThreads) scale(const int32_t* q_indptr, int32_t num_seqs,

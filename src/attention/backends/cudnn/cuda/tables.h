@@ -8,12 +8,14 @@ namespace attune::attention::cudnn {
 struct Tables {
   int32_t *q_len, *kv_len;           // [rows]
   int32_t *q_offsets, *lse_offsets;  // [rows + 1], elements: tokens * q_width, tokens * q_heads
-  int32_t* pages;                    // [rows, pitch]; entries beyond a sequence's pages stay
+  int32_t* pages;                    // [rows, pitch]; beyond a sequence's pages the padding slot
+  int32_t* used;                     // [rows], its pages in the table now; zeros at first
   int32_t rows, pitch;
   int32_t q_width, q_heads;
 };
 
-// Sequences from `num_seqs` on are without rows and keys. Inside Stream::launch.
+// Sequences from `num_seqs` on are without rows and keys. A tile of keys may reach over a
+// sequence's last page, and must not find another's there. Inside Stream::launch.
 void fill_tables(const Batch::Arrays& from, int32_t num_seqs, int32_t page_size, const Tables& to,
                  device::Stream& stream);
 
