@@ -386,10 +386,19 @@ class Bench {
 };
 
 void sweep(Bench& bench) {
-  for (int32_t m : {1, 16, 17, 32, 64, 65, 96, 128})
+  for (const bool between : {false, true})
+    for (int32_t m : {1, 16})
+      for (int ctas : {1, 2, 3})
+        bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(ctas) +
+                        " CTAs on each multiprocessor" +
+                        (between ? ", a small kernel between" : ""),
+                    CudaLayout::kBF16, m, true,
+                    {.shared_bytes = ctas == 1 ? 0 : (226 / ctas - 1) << 10, .ctas_per_sm = ctas},
+                    between);
+  for (int32_t m : {1, 16, 17, 32, 64, 96, 128})
     for (int cluster : {0, 1, 2, 4, 8}) bench.batch(m, {.cluster = cluster}, false);
   bench.batch(64, {}, true);
-  for (int32_t m : {1, 32, 64, 128}) bench.batch_shapes(m);
+  for (int32_t m : {16, 64, 128}) bench.batch_shapes(m);
 }
 
 }  // namespace

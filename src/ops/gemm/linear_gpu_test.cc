@@ -8,6 +8,8 @@
 #include <string>
 
 #include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/batch.h"
+#include "ops/gemm/cuda/context.h"
 #include "ops/gemm/gemm_test_util.h"
 #include "ops/test_stream.h"
 
@@ -315,6 +317,62 @@ TEST_F(LinearGpuTest, LargeShapes) {
     check({dtype, 9000, 14336, 1, {.bias = true}});
   }
   check({DType::kBF16, 70, 32768 + 32, 16});
+}
+
+// The kernel for a decode batch by every size of its clusters, twice, with the same bits; odd k, and
+// rows, and tiles.
+TEST_F(LinearGpuTest, BatchesByEveryCluster) {
+  for (const auto& [n, k] : {std::pair(203, 2056), std::pair(1030, 1096), std::pair(5000, 520)}) {
+    const auto raw = test::random_weight(DType::kBF16, n, k, 7);
+    const PackedWeight packed = pack(raw, DType::kBF16);
+    if (!packed.cuda->batch_room()) GTEST_SKIP() << "does not declare products of a decode batch";
+    const std::vector<float> w = rounded(test::dequantized(raw));
+    for (const int32_t m : {1, 31, 64, 65, 128}) {
+      const auto x = rounded(test::random_floats(int64_t{m} * k, 8));
+      const device::Buffer on_x = upload(to_bf16(x));
+      std::vector<float> want(size_t(m) * n), size(want.size());
+      for (int32_t r = 0; r < m; ++r)
+        for (int32_t i = 0; i < n; ++i) {
+          double sum = 0.5, terms = 0.5;
+          for (int32_t j = 0; j < k; ++j) {
+            const double term = double(x[size_t(r) * k + j]) * w[size_t(i) * k + j];
+            sum += term;
+            terms += std::abs(term);
+          }
+          want[size_t(r) * n + i] = static_cast<float>(sum);
+          size[size_t(r) * n + i] = static_cast<float>(terms);
+        }
+      for (const int32_t cluster : {1, 2, 4, 8}) {
+        SCOPED_TRACE("n=" + std::to_string(n) + " k=" + std::to_string(k) +
+                     " m=" + std::to_string(m) + " cluster=" + std::to_string(cluster));
+        std::vector<float> first;
+        for (int run = 0; run < 2; ++run) {
+          const device::Buffer y = upload(std::vector<float>(want.size() + kGuard, 0.5f));
+          stream_->launch([&] {
+            gemm::batch_linear({.w = packed.data.as<uint8_t>(),
+                                .n = n,
+                                .k = k,
+                                .m = m,
+                                .x = on_x.data(),
+                                .ldx = k,
+                                .bias = nullptr,
+                                .y = y.data(),
+                                .ldy = n,
+                                .y_bf16 = false,
+                                .accumulate = true},
+                               packed.cuda->batch_room(), *stream_, {.cluster = cluster});
+          });
+          const auto got = download<float>(y);
+          for (size_t i = 0; i < want.size(); ++i)
+            ASSERT_LE(std::abs(got[i] - want[i]), 4e-7 * std::sqrt(double(k)) * size[i] + 1e-6)
+                << "element " << i;
+          for (size_t i = want.size(); i < got.size(); ++i) ASSERT_EQ(got[i], 0.5f) << "behind y";
+          if (run == 0) first = got;
+          ASSERT_EQ(got, first);
+        }
+      }
+    }
+  }
 }
 
 TEST_F(LinearGpuTest, Float32) {
