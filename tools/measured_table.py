@@ -5,7 +5,8 @@ usage: measured_table.py [--check]
 
 Reads bench/attention-*.jsonl and writes src/resolve/measured_table.cc: for each case the backends, best
 first. With --check it writes nothing and fails when the file is not what it would write. Who is within
-1 % of the best counts as equal, and stands in the order of the names.
+3 % of the best counts as equal, since a decode time is the difference of two, and stands in the order of
+the names.
 """
 
 import glob
@@ -15,11 +16,11 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src/resolve/measured_table.cc"
-EQUAL = 1.01
+EQUAL = 1.03
 ARCHS = {"sm80": "kSm80", "sm89": "kSm89", "sm90": "kSm90", "sm100": "kSm100"}
 DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16", "fp8_e4m3": "kF8E4M3", "fp8_e5m2": "kF8E5M2"}
-# Never preferred for their speed: the oracle; and who has not passed the whole conformance suite on a GPU
-# as it is now (docs/cuda.md).
+# Never preferred for their speed: the oracle; and cuDNN, whose graphs take 30 to 500 ms each to build when
+# the first batch of a shape is planned, in the middle of serving, for at most 1 % of a step.
 LEFT_OUT = {"reference", "cudnn"}
 
 
@@ -36,7 +37,7 @@ def cells():
     for key in sorted(times):
         mine = times[key]
         best = min(mine.values())
-        # In steps of 1 %: equals keep the order of their names.
+        # Equals keep the order of their names.
         order = sorted(mine, key=lambda name: (mine[name] > best * EQUAL and mine[name], name))
         yield key, order
 

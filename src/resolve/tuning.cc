@@ -90,23 +90,25 @@ void packing(State& s, const char* id) {
   }
 }
 
+// Of all kernels of a step: that a backend does not take it is no reason to do without it between
+// the others.
 void dependent_launch(State& s, const char* id) {
   const bool hopper = s.in.device.arch == Arch::kSm90 || s.in.device.arch == Arch::kSm100;
-  const std::vector<std::string> names = first_by(s, &Capabilities::pdl, true);
+  const std::vector<std::string> others = first_by(s, &Capabilities::pdl, false);
   Toggle& pdl = s.out.tuning.pdl;
   pdl = toggle(s.set().enable_pdl);
   if (pdl == Toggle::kOn && !hopper) {
     s.conflict(id, {"--enable-pdl"}, "--enable-pdl on: dependent launch needs sm90 or later",
                "use --enable-pdl auto or off");
-  } else if (pdl == Toggle::kOn) {
-    check_wish(s, id, "--enable-pdl", "on", &Capabilities::pdl);
   } else if (pdl == Toggle::kOff) {
     s.reason(id, "no dependent launch: --enable-pdl off");
+  } else if (!hopper) {
+    pdl = Toggle::kOff;
+    s.reason(id, "no dependent launch: it needs sm90 or later");
   } else {
-    pdl = hopper && !names.empty() ? Toggle::kOn : Toggle::kOff;
-    s.reason(id, pdl == Toggle::kOn ? cat("dependent launch: taken by ", join(names))
-                 : hopper           ? "no dependent launch: no candidate takes it"
-                                    : "no dependent launch: it needs sm90 or later");
+    pdl = Toggle::kOn;
+    s.reason(id, "dependent launch of a step's kernels",
+             others.empty() ? "" : cat("; not taken by ", join(others)));
   }
 }
 

@@ -131,6 +131,13 @@ TEST(F4, DependentLaunch) {
   EXPECT_EQ(explain("sm90", "llama3-8b", "--enable-pdl off").tuning.pdl, Toggle::kOff);
   EXPECT_EQ(explain("sm80", "llama3-8b").tuning.pdl, Toggle::kOff);
   EXPECT_EQ(explain("cpu", "smollm2").tuning.pdl, Toggle::kOff);
+  // It is all kernels': a backend without it does not turn it off.
+  for (const char* on : {"", " --enable-pdl on"}) {
+    const Resolution r =
+        explain("sm90", "llama3-8b", std::string("--attention-backend cudnn") + on);
+    EXPECT_TRUE(r.conflicts.empty());
+    EXPECT_EQ(r.tuning.pdl, Toggle::kOn);
+  }
   for (const char* device : {"cpu", "sm80", "sm89"})
     EXPECT_THAT(only_conflict(explain(device, "llama3-8b", "--enable-pdl on"), "F4"),
                 HasSubstr("needs sm90 or later"));
