@@ -23,6 +23,7 @@ using BugA11 = Bug;
 using BugA17 = Bug;
 using BugA20 = Bug;
 using BugA21 = Bug;
+using BugA24 = Bug;
 using BugA26 = Bug;
 using BugA28 = Bug;
 
@@ -160,6 +161,37 @@ TEST_P(BugA21, RowsWithoutAKeyGiveZeroAndMinusInfinity) {
                tolerance(shape, 1e-5), tolerance(shape, 1e-5), "with a window");
 }
 ATTUNE_BUG(BugA21);
+
+// Queries keep their type beside a cache of 8 bits: what would saturate there counts in full. 1024
+// times larger ones at a 1024th of the scale are the same sums.
+TEST_P(BugA24, LargeQueriesOverAnEightBitCache) {
+  constexpr float kLarger = 1024;
+  bool any = false;
+  for (tensor::DType kv : caps().kv_dtypes) {
+    if (tensor::dtype_bytes(kv, 1) > 1) continue;
+    any = true;
+    for (Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      const Shape shape =
+          adapt({.q_heads = 6, .kv_heads = 2, .qk_dim = 64, .v_dim = 64, .kv_dtype = kv});
+      if (!serves(shape, phase)) continue;
+      const int q_len = phase == Phase::kDecode ? 1 : 9;
+      Problem p(shape, {{q_len, 70, 1}, {q_len, 300, 2}});
+      const Output plain = runner_.run(p, phase);
+      std::vector<float> q = p.q();
+      for (float& x : q) x *= kLarger;
+      p.set_q(q);
+      LayerParams layer = p.layer();
+      layer.scale /= kLarger;
+      const Output large = runner_.run(p, phase, layer);
+      const std::string what = std::string(phase_name(phase)) + " " + tensor::dtype_name(kv);
+      expect_close(large, plain, tolerance(shape), tolerance(shape), what);
+      expect_close(large, reference_.run(p, phase, layer), tolerance(shape), tolerance(shape),
+                   what);
+    }
+  }
+  if (!any) skip_undeclared("caches of 8 bits");
+}
+ATTUNE_BUG(BugA24);
 
 TEST_P(BugA26, WindowIsAnchoredAtTheQuery) {
   const Shape shape = adapt({.q_heads = 2, .kv_heads = 1, .qk_dim = 16, .v_dim = 16});

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <future>
 #include <thread>
 
 #include "device/arena.h"
 #include "device/cuda/testing/test_kernels.h"
 #include "device/device.h"
+#include "device/uploader.h"
 
 namespace attune::device {
 namespace {
@@ -162,6 +164,28 @@ TEST_F(CudaAsyncTest, PinnedCopiesDoNotHoldTheHost) {
   copied->wait();
   for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(back[i], 3 * i) << i;
   expect_ok();
+}
+
+// More than all of its slots hold, so that each is filled again while the last copy may still run.
+TEST_F(CudaDeviceTest, AnUploaderKeepsWhatIsOnItsWay) {
+  constexpr int64_t kWords = 20'000'003;
+  const auto uploader = Uploader::of(*device_);
+  uint32_t *to = on_device(kWords + 1), *back = pinned(kWords + 1);
+  stream_->fill(to, 0xee, (kWords + 1) * 4);
+  const auto make = [](int64_t begin, int64_t end, uint8_t* out) {
+    for (int64_t i = begin; i < end; ++i, out += 4) {
+      const auto value = static_cast<uint32_t>(i * 2654435761);
+      std::memcpy(out, &value, 4);
+    }
+  };
+  ASSERT_TRUE(uploader->write(to, kWords, 4, make, *stream_).ok());
+  stream_->copy(back, to, (kWords + 1) * 4);
+  stream_->synchronize();
+  expect_ok();
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < kWords; ++i) wrong += back[i] != static_cast<uint32_t>(i * 2654435761);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(back[kWords], 0xeeeeeeeeu);
 }
 
 TEST_F(CudaDeviceTest, AGraphReadsWhatItsBuffersHoldAtEachLaunch) {
