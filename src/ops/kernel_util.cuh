@@ -48,16 +48,29 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-// Of all threads, in every thread; a sum in a fixed order. `partials`: shared, one per warp. Every
-// thread calls it, at most once per `partials`.
-__device__ __forceinline__ float block_sum(float v, float* partials) {
+// What block_sum needs of shared memory, for blocks of at most kWarps warps, a multiple of four.
+template <int kWarps>
+struct alignas(16) WarpSums {
+  float of[kWarps];
+};
+
+// Of all threads, in every thread; a sum in a fixed order. Every thread calls it, at most once per
+// `sums`. Every thread reads the sums of all warps, in one go; shuffles take longer.
+template <int kWarps>
+__device__ __forceinline__ float block_sum(float v, WarpSums<kWarps>& sums) {
   v = warp_sum(v);
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / kWarp;
   if (warps == 1) return v;
-  if (threadIdx.x % kWarp == 0) partials[threadIdx.x / kWarp] = v;
+  if (thread >= warps && thread < kWarps) sums.of[thread] = 0;
+  if (thread % kWarp == 0) sums.of[thread / kWarp] = v;
   __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  return warp_sum(lane < warps ? partials[lane] : 0.0f);
+  float4 four[kWarps / 4];
+#pragma unroll
+  for (int i = 0; i < kWarps / 4; ++i) four[i] = reinterpret_cast<const float4*>(sums.of)[i];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps / 4; ++i) sum += (four[i].x + four[i].y) + (four[i].z + four[i].w);
+  return sum;
 }
 
 // 8-bit floats are told apart by type.

@@ -24,6 +24,8 @@ namespace {
 using base::cat;
 
 constexpr size_t kBufferBytes = size_t{8} << 20;  // about 35,000 activities
+// Kernels of graphs one by one: of graphs that were made before, CUPTI_ACTIVITY_KIND_GRAPH_TRACE
+// (each graph whole) crashes in cuGraphLaunch (CUPTI 13.0.1, driver 580.159).
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 constexpr std::align_val_t kBufferAlign{8};  // as CUPTI asks

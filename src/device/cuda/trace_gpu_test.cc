@@ -93,5 +93,25 @@ TEST_F(TracerTest, NamesKernelsCopiesAndFills) {
   EXPECT_GT(named(trace, "iota")[0].grid[0], 1);
 }
 
+TEST_F(TracerTest, NamesTheKernelsOfGraphs) {
+  auto graph = stream_->capture("a test", [&] { launch_two(); });  // before a trace is asked for
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  const auto run = [&] {
+    EXPECT_TRUE(tracer_->start().ok());
+    for (int i = 0; i < 4; ++i) (*graph)->launch(*stream_);
+    return stop();
+  };
+  (*graph)->launch(*stream_);
+  stream_->synchronize();
+  const Trace trace = run();
+  EXPECT_EQ(named(trace, "iota").size(), 4u);
+  EXPECT_EQ(named(trace, "add").size(), 4u);
+  EXPECT_EQ(trace.activities.size(), 8u);
+  // Nothing of what runs between two traces.
+  (*graph)->launch(*stream_);
+  stream_->synchronize();
+  EXPECT_EQ(run().activities.size(), 8u);
+}
+
 }  // namespace
 }  // namespace attune::device

@@ -69,66 +69,34 @@ class Bench {
     report("plain read", time(*graph, 5), bytes_);
   }
 
-  // As `chain`, by the kernel for a decode batch.
-  void batch(int32_t m, const gemm::BatchTuning& tuning, bool between) {
-    int64_t at = 0;
-    std::vector<int64_t> begins;
-    for (const Shape& s : shapes_)
-      begins.push_back(at), at += gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
-    int64_t none = 0;
-    const PackedWeight of_small = weight({4096, 32, true}, none);
-    const LinearParams small{.m = 1,
-                             .weight = &of_small,
-                             .bias = x_.as<float>(),
-                             .y = y_.data(),
-                             .y_dtype = DType::kF32,
-                             .ldy = 4096};
-    auto graph = captured([&] {
-      for (size_t i = 0; i < shapes_.size(); ++i) {
-        const Shape& s = shapes_[i];
-        gemm::batch_linear(
-            {.w = arena_.as<uint8_t>() + begins[i],
-             .n = s.n,
-             .k = s.k,
-             .m = m,
-             .x = x_.data(),
-             .ldx = s.k,
-             .y = y_.data(),
-             .ldy = s.n,
-             .y_bf16 = !s.residual,
-             .accumulate = s.residual},
-            context_->batch_room(), *stream_, tuning);
-        if (between) gemm::add_bias(small, *stream_);
-      }
-    });
-    report("batch m=" + std::to_string(m) + ", clusters of " + std::to_string(tuning.cluster) +
-               (between ? ", a small kernel between" : ""),
-           time(*graph, 5), bytes_);
-  }
-
   // One product at a time, by every cluster.
   void batch_shapes(int32_t m) {
     for (const Shape& s : {kLayer[0], kLayer[1], kLayer[2], kLayer[3], kHead}) {
       const int64_t each = gemm::weight_bytes(CudaLayout::kBF16, s.n, s.k);
       const int count = static_cast<int>(std::min<int64_t>(40, bytes_ / each));
-      for (const int cluster : {0, 1, 2, 4, 8}) {
-        auto graph = captured([&] {
-          for (int i = 0; i < count; ++i)
-            gemm::batch_linear({.w = arena_.as<uint8_t>() + i * each,
-                                .n = s.n,
-                                .k = s.k,
-                                .m = m,
-                                .x = x_.data(),
-                                .ldx = s.k,
-                                .y = y_.data(),
-                                .ldy = s.n,
-                                .y_bf16 = !s.residual,
-                                .accumulate = s.residual},
-                               context_->batch_room(), *stream_, {.cluster = cluster});
-        });
-        const double ms = time(*graph, 3) / count;
-        std::printf("  batch n=%-6d k=%-6d m=%-3d cluster %d %8.2f us  %6.0f GB/s\n", s.n, s.k, m,
-                    cluster, ms * 1e3, 1e-6 * static_cast<double>(each) / ms);
+      for (const int cluster : {1, 2, 4, 8}) {
+        for (const bool spread : {false, true}) {
+          bool served = true;
+          auto graph = captured([&] {
+            for (int i = 0; i < count; ++i)
+              served &= gemm::batch_linear({.w = arena_.as<uint8_t>() + i * each,
+                                            .n = s.n,
+                                            .k = s.k,
+                                            .m = m,
+                                            .x = x_.data(),
+                                            .ldx = s.k,
+                                            .y = y_.data(),
+                                            .ldy = s.n,
+                                            .y_bf16 = !s.residual,
+                                            .accumulate = s.residual},
+                                           {cluster, spread}, context_->batch_room(), *stream_);
+          });
+          if (!served) continue;
+          const double ms = time(*graph, 3) / count;
+          std::printf("  batch n=%-6d k=%-6d m=%-3d clusters of %d%s %8.2f us  %6.0f GB/s\n", s.n,
+                      s.k, m, cluster, spread ? ", spread" : "        ", ms * 1e3,
+                      1e-6 * static_cast<double>(each) / ms);
+        }
       }
     }
   }
@@ -387,18 +355,12 @@ class Bench {
 
 void sweep(Bench& bench) {
   for (const bool between : {false, true})
-    for (int32_t m : {1, 16})
-      for (int ctas : {1, 2, 3})
-        bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(ctas) +
-                        " CTAs on each multiprocessor" +
+    for (int32_t m : {1, 4, 16})
+      for (int stages : {2, 3, 4})
+        bench.chain("  m=" + std::to_string(m) + ", " + std::to_string(stages) + " stages" +
                         (between ? ", a small kernel between" : ""),
-                    CudaLayout::kBF16, m, true,
-                    {.shared_bytes = ctas == 1 ? 0 : (226 / ctas - 1) << 10, .ctas_per_sm = ctas},
-                    between);
-  for (int32_t m : {1, 16, 17, 32, 64, 96, 128})
-    for (int cluster : {0, 1, 2, 4, 8}) bench.batch(m, {.cluster = cluster}, false);
-  bench.batch(64, {}, true);
-  for (int32_t m : {16, 64, 128}) bench.batch_shapes(m);
+                    CudaLayout::kBF16, m, true, {.stages = stages}, between);
+  for (int32_t m : {17, 64, 128}) bench.batch_shapes(m);
 }
 
 }  // namespace

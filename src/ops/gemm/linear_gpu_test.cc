@@ -1,6 +1,7 @@
 // The products on a GPU against float64 on the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -320,55 +321,77 @@ TEST_F(LinearGpuTest, LargeShapes) {
 }
 
 // The kernel for a decode batch by every size of its clusters, twice, with the same bits; odd k, and
-// rows, and tiles.
+// rows, and tiles, and rows that lie apart.
 TEST_F(LinearGpuTest, BatchesByEveryCluster) {
+  constexpr int64_t kPad = 8;
   for (const auto& [n, k] : {std::pair(203, 2056), std::pair(1030, 1096), std::pair(5000, 520)}) {
     const auto raw = test::random_weight(DType::kBF16, n, k, 7);
     const PackedWeight packed = pack(raw, DType::kBF16);
-    if (!packed.cuda->batch_room()) GTEST_SKIP() << "does not declare products of a decode batch";
+    const gemm::BatchRoom& room = packed.cuda->batch_room();
+    if (!room) GTEST_SKIP() << "does not declare products of a decode batch";
     const std::vector<float> w = rounded(test::dequantized(raw));
+    const int64_t ldx = k + kPad, ldy = n + kPad;
     for (const int32_t m : {1, 31, 64, 65, 128}) {
-      const auto x = rounded(test::random_floats(int64_t{m} * k, 8));
+      const auto x = rounded(test::random_floats(m * ldx, 8));
       const device::Buffer on_x = upload(to_bf16(x));
-      std::vector<float> want(size_t(m) * n), size(want.size());
+      std::vector<double> want(m * ldy), size(want.size());
       for (int32_t r = 0; r < m; ++r)
-        for (int32_t i = 0; i < n; ++i) {
-          double sum = 0.5, terms = 0.5;
+        for (int32_t i = 0; i < n; ++i)
           for (int32_t j = 0; j < k; ++j) {
-            const double term = double(x[size_t(r) * k + j]) * w[size_t(i) * k + j];
-            sum += term;
-            terms += std::abs(term);
+            const double term = double(x[r * ldx + j]) * w[size_t(i) * k + j];
+            want[r * ldy + i] += term;
+            size[r * ldy + i] += std::abs(term);
           }
-          want[size_t(r) * n + i] = static_cast<float>(sum);
-          size[size_t(r) * n + i] = static_cast<float>(terms);
-        }
-      for (const int32_t cluster : {1, 2, 4, 8}) {
-        SCOPED_TRACE("n=" + std::to_string(n) + " k=" + std::to_string(k) +
-                     " m=" + std::to_string(m) + " cluster=" + std::to_string(cluster));
-        std::vector<float> first;
-        for (int run = 0; run < 2; ++run) {
-          const device::Buffer y = upload(std::vector<float>(want.size() + kGuard, 0.5f));
-          stream_->launch([&] {
-            gemm::batch_linear({.w = packed.data.as<uint8_t>(),
-                                .n = n,
-                                .k = k,
-                                .m = m,
-                                .x = on_x.data(),
-                                .ldx = k,
-                                .bias = nullptr,
-                                .y = y.data(),
-                                .ldy = n,
-                                .y_bf16 = false,
-                                .accumulate = true},
-                               packed.cuda->batch_room(), *stream_, {.cluster = cluster});
-          });
-          const auto got = download<float>(y);
-          for (size_t i = 0; i < want.size(); ++i)
-            ASSERT_LE(std::abs(got[i] - want[i]), 4e-7 * std::sqrt(double(k)) * size[i] + 1e-6)
-                << "element " << i;
-          for (size_t i = want.size(); i < got.size(); ++i) ASSERT_EQ(got[i], 0.5f) << "behind y";
-          if (run == 0) first = got;
-          ASSERT_EQ(got, first);
+      for (const bool y_bf16 : {false, true}) {
+        // Added to; or NaN, to be written over. Rows' ends stay.
+        std::vector<float> before(want.size(), kPoison);
+        for (int32_t r = 0; r < m; ++r)
+          std::fill_n(before.begin() + r * ldy, n, y_bf16 ? std::nanf("") : 0.5f);
+        for (const int32_t cluster : {1, 2, 4, 8}) {
+          SCOPED_TRACE(describe({DType::kBF16, n, k, m, {.y_bf16 = y_bf16}}) +
+                       " cluster=" + std::to_string(cluster));
+          std::vector<float> first;
+          bool served = true;
+          for (int run = 0; run < 2 && served; ++run) {
+            const device::Buffer y = y_bf16 ? upload(to_bf16(before)) : upload(before);
+            stream_->launch([&] {
+              served = gemm::batch_linear({.w = packed.data.data(),
+                                           .n = n,
+                                           .k = k,
+                                           .m = m,
+                                           .x = on_x.data(),
+                                           .ldx = ldx,
+                                           .y = y.data(),
+                                           .ldy = ldy,
+                                           .y_bf16 = y_bf16,
+                                           .accumulate = !y_bf16},
+                                          {.cluster = cluster, .spread = m % 2 == 0}, room,
+                                          *stream_);
+            });
+            std::vector<float> got;
+            if (y_bf16) {
+              for (uint16_t v : download<uint16_t>(y)) got.push_back(tensor::bf16_to_f32(v));
+            } else {
+              got = download<float>(y);
+            }
+            ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
+            if (!served) break;
+            for (int32_t r = 0; r < m; ++r) {
+              for (int64_t i = r * ldy; i < r * ldy + n; ++i) {
+                const double wanted = want[i] + (y_bf16 ? 0 : 0.5);
+                ASSERT_LE(std::abs(got[i] - wanted),
+                          4e-7 * std::sqrt(double(k)) * (size[i] + 0.5) +
+                              (y_bf16 ? std::abs(wanted) * 0x1.02p-8 : 0))
+                    << "row " << r << " output " << i - r * ldy;
+              }
+              for (int64_t i = r * ldy + n; i < (r + 1) * ldy; ++i)
+                ASSERT_EQ(got[i], y_bf16 ? tensor::bf16_to_f32(tensor::f32_to_bf16(kPoison))
+                                         : kPoison);
+            }
+            if (run == 0) first = got;
+            ASSERT_EQ(got, first);
+          }
+          EXPECT_TRUE(served || cluster > 1);
         }
       }
     }

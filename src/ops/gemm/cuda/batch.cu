@@ -5,13 +5,16 @@
 // memory of the CTA that owns them, which adds them up in the order of k: the result is the same in
 // every run.
 #include <cuda.h>
+#include <cuda_bf16.h>
 
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "device/cuda/launch.cuh"
 #include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/bulk_copy.cuh"
+#include "ops/gemm/cuda/layout.h"
 #include "ops/gemm/cuda/tensor_map.h"
 #include "ops/gemm/cuda/wgmma.cuh"
 
@@ -29,6 +32,7 @@ struct Shape {
   int32_t tiles;
   int32_t stages;
   int32_t cluster;
+  bool spread;
   CUtensorMap w, x;
 };
 
@@ -93,13 +97,12 @@ struct Kernel {
     const int64_t n = tile * int64_t{kTile} + quad * 8 + lane % 4 * 2;
     if (n >= p.n) return;
     const bool both = n + 1 < p.n;
-    const float2 bias{p.bias ? p.bias[n] : 0.0f, p.bias && both ? p.bias[n + 1] : 0.0f};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int m = warp * 16 + lane / 4 + h * 8;
       if (m >= p.m) continue;
       const int64_t at = m * p.ldy + n;
-      const float2 v{c[h * 2] + bias.x, c[h * 2 + 1] + bias.y};
+      const float2 v{c[h * 2], c[h * 2 + 1]};
       if (p.y_bf16) {
         auto* y = static_cast<__nv_bfloat16*>(p.y) + at;
         if (both && reinterpret_cast<uint64_t>(y) % 4 == 0) {
@@ -186,10 +189,8 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
   if (warp == K::kConsumers / 32) {
     const uint64_t policy = evict_first();
     const uint32_t bytes = (kTile + s.p.m) * kBlockBytes;
-    // Each cluster begins elsewhere in k: were all at one place, they would all want the same rows
-    // of x, from the same slices of the L2.
     const int span = end - first;
-    const int turn = static_cast<int>(int64_t{span} * first_tile / step);
+    const int turn = s.spread ? static_cast<int>(int64_t{span} * first_tile / step) : 0;
     const auto place = [&](int i) { return first + (i + turn) % span; };
     const auto request_weights = [&](Place at, int tile, int block) {
       barrier_expect(full + at.stage, bytes);
@@ -263,55 +264,45 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
 #endif
 }
 
-// How a product is parted.
-struct Plan {
-  int32_t tile = 0, cluster = 1, ctas = 0;
-};
-
 constexpr int kTiles[] = {16, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 
-// Most bytes into one multiprocessor decide the time. Rows of x come from the L2, in less time; an
-// exchange between CTAs takes about as long as kExchange bytes of weights.
-Plan plan(const BatchParams& p, const BatchRoom& room, int cluster_wanted) {
-  constexpr double kRowsCost = 0.25, kExchange = 35e3;
-  Plan best;
+// The tile whose CTAs read least: rows of x come from the L2, which costs less. 0: a cluster would
+// have more than one tile, and the exchange's room is there once.
+int tile_for(const BatchParams& p, int cluster, int clusters) {
+  constexpr double kRowsCost = 0.25;
+  int best = 0;
   double best_cost = 0;
-  for (int i = 0; i < 4; ++i) {
-    const int cluster = 1 << i, clusters = room.clusters[i];
-    if (cluster_wanted > 0 && cluster != cluster_wanted) continue;
-    if (cluster > blocks_of(p.k) || clusters == 0) break;
-    for (const int tile : kTiles) {
-      const int64_t tiles = (p.n + tile - 1) / tile;
-      const int64_t rounds = (tiles + clusters - 1) / clusters;
-      if (cluster > 1 && rounds > 1) continue;  // the exchange's room is there once
-      const double cost = rounds * 2.0 * p.k / cluster * (tile + kRowsCost * p.m) +
-                          (cluster > 1 ? kExchange : 0);
-      if (best.tile > 0 && cost >= best_cost) continue;
-      best_cost = cost;
-      best = {tile, cluster, static_cast<int32_t>(std::min<int64_t>(tiles, clusters)) * cluster};
-    }
+  for (const int tile : kTiles) {
+    const int64_t tiles = (p.n + tile - 1) / tile, rounds = (tiles + clusters - 1) / clusters;
+    if (cluster > 1 && rounds > 1) continue;
+    const double cost = static_cast<double>(rounds) * (tile + kRowsCost * p.m);
+    if (best > 0 && cost >= best_cost) continue;
+    best_cost = cost;
+    best = tile;
   }
-  return best.tile > 0 ? best : plan(p, room, 0);
+  return best;
 }
 
 template <int kTile, int kGroups>
-void launch(const BatchParams& p, const Plan& plan, device::Stream& stream) {
+void launch(const BatchParams& p, const BatchTuning& tuning, int clusters,
+            device::Stream& stream) {
   using K = Kernel<kTile, kGroups>;
-  const int fixed = kBarrierBytes + K::exchange_bytes(plan.cluster);
+  const int fixed = kBarrierBytes + K::exchange_bytes(tuning.cluster);
   Shape s{.p = p,
           .blocks = static_cast<int32_t>(blocks_of(p.k)),
           .tiles = (p.n + kTile - 1) / kTile,
           .stages = std::min((kMostShared - fixed) / K::kStageBytes, kMostStages),
-          .cluster = plan.cluster};
+          .cluster = tuning.cluster,
+          .spread = tuning.spread};
   s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
   s.x = tensor_map(p.x, p.m, p.k, p.ldx, p.m);  // what the tile has below is never looked at
   device::launch_kernel(stream, "batch_linear",
-                        {.grid = static_cast<uint32_t>(plan.ctas),
+                        {.grid = static_cast<uint32_t>(std::min(s.tiles, clusters) * s.cluster),
                          .block = K::kThreads,
                          .shared_bytes = static_cast<uint32_t>(fixed + s.stages * K::kStageBytes),
-                         .cluster = static_cast<uint32_t>(plan.cluster)},
+                         .cluster = static_cast<uint32_t>(s.cluster)},
                         {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"tile", kTile},
-                         {"cluster", plan.cluster}},
+                         {"cluster", s.cluster}},
                         batch_kernel<kTile, kGroups>, s);
 }
 
@@ -370,12 +361,16 @@ BatchRoom prepare_batch(const device::DeviceInfo& info) {
   return room;
 }
 
-void batch_linear(const BatchParams& p, const BatchRoom& room, device::Stream& stream,
-                  const BatchTuning& tuning) {
-  const Plan chosen = plan(p, room, tuning.cluster);
-  with_kernel(p.m, chosen.tile, [&](auto tile, auto groups) {
-    launch<tile, groups>(p, chosen, stream);
+bool batch_linear(const BatchParams& p, const BatchTuning& tuning, const BatchRoom& room,
+                  device::Stream& stream) {
+  const int clusters = room.clusters[std::countr_zero(static_cast<uint32_t>(tuning.cluster))];
+  if (clusters == 0 || tuning.cluster > blocks_of(p.k)) return false;
+  const int tile = tile_for(p, tuning.cluster, clusters);
+  if (tile == 0) return false;
+  with_kernel(p.m, tile, [&](auto tile, auto groups) {
+    launch<tile, groups>(p, tuning, clusters, stream);
   });
+  return true;
 }
 
 }  // namespace attune::ops::gemm

@@ -19,6 +19,9 @@ constexpr int64_t kWorthTuning = 4 << 20;
 constexpr int64_t kMostTuningBytes = int64_t{1} << 30;
 constexpr int32_t kDecodeRows =
     512;  // above, a product is bound by arithmetic and its time is long
+// Milliseconds that a step pays for a kernel of the library beyond its own time: it is launched
+// without dependent launch, which is worth 2.6 us to each product of a step (docs/cuda.md).
+constexpr float kLibraryWaits = 0.002f;
 // Ends of ranges (range_end).
 constexpr int32_t kTunedRows[] = {32, 48, 64, 128, 192, 256, 8192};
 
@@ -183,49 +186,64 @@ std::vector<cublasLtMatmulAlgo_t> CudaContext::candidates(const Product& p, cons
   return all;
 }
 
-// What was timed, else the likeliest; null: there is none.
-const cublasLtMatmulAlgo_t* CudaContext::algorithm(const Product& p, const Key& key) {
+// What was timed, else the likeliest.
+const CudaContext::Way* CudaContext::way(const Product& p, const Key& key) {
   std::lock_guard lock(mutex_);
-  if (const auto known = algorithms_.find(key); known != algorithms_.end()) return &known->second;
+  if (const auto known = ways_.find(key); known != ways_.end()) return &known->second;
   const std::vector<cublasLtMatmulAlgo_t> all = candidates(p, key);
-  return all.empty() ? nullptr : &algorithms_.emplace(key, all[0]).first->second;
+  return all.empty() ? nullptr : &ways_.emplace(key, all[0]).first->second;
 }
 
-bool CudaContext::launch(const Product& p, const cublasLtMatmulAlgo_t& algo,
-                         device::Stream& stream) {
+bool CudaContext::launch(const Product& p, const Way& way, device::Stream& stream) {
+  if (const auto* tuning = std::get_if<BatchTuning>(&way))
+    return batch_linear({.w = p.w,
+                         .n = p.n,
+                         .k = p.k,
+                         .m = p.m,
+                         .x = p.x,
+                         .ldx = p.ldx,
+                         .y = p.y,
+                         .ldy = p.ldy,
+                         .y_bf16 = p.y_bf16,
+                         .accumulate = p.beta != 0},
+                        *tuning, batch_room_, stream);
   Call call;
   if (!call.set(api_, p, p.m)) return false;
   const float alpha = 1;
+  stream.record_launch("cublasLtMatmul", {0, 0, 0}, {0, 0, 0},
+                       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"batch", p.batch}});
   return Call::ok(api_.matmul(handle_, &call.op, &alpha, p.w, &call.w, p.x, &call.x, &p.beta, p.y,
-                              &call.y, p.y, &call.y, &algo, workspace_.data(), kWorkspaceBytes,
+                              &call.y, p.y, &call.y, &std::get<cublasLtMatmulAlgo_t>(way),
+                              workspace_.data(), kWorkspaceBytes,
                               static_cast<cudaStream_t>(stream.native())));
 }
 
 bool CudaContext::multiply(const Product& p, device::Stream& stream) {
-  const cublasLtMatmulAlgo_t* algo = algorithm(p, key_of(p));
-  if (algo == nullptr) return false;
-  stream.record_launch("cublasLtMatmul", {0, 0, 0}, {0, 0, 0},
-                       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"batch", p.batch}});
-  return launch(p, *algo, stream);
+  const Way* chosen = way(p, key_of(p));
+  return chosen != nullptr && launch(p, *chosen, stream);
 }
 
 // Cold each time, as a step's weights are: `flush` is written in between.
 void CudaContext::tune_rows(const Product& p, const device::Buffer& flush, device::Stream& stream) {
   const auto native = static_cast<cudaStream_t>(stream.native());
   const Key key = key_of(p);
-  std::vector<cublasLtMatmulAlgo_t> all = candidates(p, key);
+  const std::vector<cublasLtMatmulAlgo_t> found = candidates(p, key);
   const bool large = p.m > kDecodeRows;
-  all.resize(std::min<size_t>(all.size(), large ? 4 : kCandidates));
+  std::vector<Way> all(found.begin(),
+                       found.begin() + std::min<int64_t>(std::ssize(found), large ? 4 : kCandidates));
+  if (batch_room_ && p.m <= kBatchRows)
+    for (const int cluster : {1, 2, 4, 8})
+      for (const bool spread : {false, true}) all.push_back(BatchTuning{cluster, spread});
   cudaEvent_t begin = nullptr, end = nullptr;
   if (cudaEventCreate(&begin) != cudaSuccess) return;
   if (cudaEventCreate(&end) == cudaSuccess) {
     float best = 0;
-    for (const cublasLtMatmulAlgo_t& algo : all) {
+    for (const Way& way : all) {
       float mine = 0;
       for (int i = 0; i < (large ? 3 : 5); ++i) {  // the first is not counted
         stream.fill(flush.data(), static_cast<uint8_t>(i), flush.bytes());
         cudaEventRecord(begin, native);
-        const bool launched = launch(p, algo, stream);
+        const bool launched = launch(p, way, stream);
         cudaEventRecord(end, native);
         float took = 0;
         if (!launched || cudaEventSynchronize(end) != cudaSuccess ||
@@ -235,10 +253,11 @@ void CudaContext::tune_rows(const Product& p, const device::Buffer& flush, devic
         }
         if (i > 0) mine = mine == 0 ? took : std::min(mine, took);
       }
+      if (mine > 0 && std::holds_alternative<cublasLtMatmulAlgo_t>(way)) mine += kLibraryWaits;
       if (mine == 0 || (best > 0 && mine >= best)) continue;
       best = mine;
       std::lock_guard lock(mutex_);
-      algorithms_.insert_or_assign(key, algo);
+      ways_.insert_or_assign(key, way);
     }
     cudaEventDestroy(end);
   }

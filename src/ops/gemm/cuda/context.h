@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "device/cuda/library.h"
@@ -45,9 +46,10 @@ class CudaContext {
   Status reserve_scratch(int64_t n, int64_t k, device::Device& device);
   const device::Buffer& scratch() const { return scratch_; }
   const BatchRoom& batch_room() const { return batch_room_; }
-  // Times the library's algorithms for a bfloat16 weight [n, k] where they differ most, at rows of
-  // decode batches and of whole prompt chunks, and keeps the fastest for all weights of its shape.
-  // What is not timed goes by the library's own estimate. Returns when done.
+  // Times the library's algorithms, and ours for the rows of a decode batch (batch.h), for a
+  // bfloat16 weight [n, k] where they differ most, at rows of decode batches and of whole prompt
+  // chunks, and keeps the fastest for all weights of its shape. What is not timed goes by the
+  // library's own estimate. Returns when done.
   void tune(const void* w, int32_t n, int32_t k, device::Device& device, device::Stream& stream);
   // False, and nothing launched: the library has no algorithm.
   bool multiply(const Product& p, device::Stream& stream);
@@ -77,13 +79,17 @@ class CudaContext {
   };
   struct Call;
 
+  // The library's algorithm, or our kernel's tuning.
+  using Way = std::variant<cublasLtMatmulAlgo_t, BatchTuning>;
+
   explicit CudaContext(const device::DeviceInfo& info) : info_(info) {}
   Status open(device::Device& device);
   static Key key_of(const Product& p);
   // Those that keep the conditions, the likeliest first.
   std::vector<cublasLtMatmulAlgo_t> candidates(const Product& p, const Key& key) const;
-  const cublasLtMatmulAlgo_t* algorithm(const Product& p, const Key& key);
-  bool launch(const Product& p, const cublasLtMatmulAlgo_t& algo, device::Stream& stream);
+  // Null: there is none.
+  const Way* way(const Product& p, const Key& key);
+  bool launch(const Product& p, const Way& way, device::Stream& stream);
   void tune_rows(const Product& p, const device::Buffer& flush, device::Stream& stream);
 
   device::DeviceInfo info_;
@@ -93,7 +99,7 @@ class CudaContext {
   device::Buffer workspace_, scratch_;
   BatchRoom batch_room_;
   std::mutex mutex_;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<Key, Way> ways_;
   std::set<std::pair<int32_t, int32_t>> tuned_;
 };
 

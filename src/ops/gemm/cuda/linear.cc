@@ -56,27 +56,6 @@ void few_rows(const LinearParams& p, int64_t first, int64_t n, Stream& stream) {
                layout_of(p), context.info(), stream);
 }
 
-// By the kernel for a decode batch; false: it cannot, and y is as it was.
-bool batch_rows(const LinearParams& p, Stream& stream) {
-  const gemm::CudaContext& context = *p.weight->cuda;
-  if (p.m > gemm::kBatchRows || p.deterministic || !context.batch_room() ||
-      !aligned(p.x, p.ldx) || p.weight->k % 8 != 0)
-    return false;
-  gemm::batch_linear({.w = p.weight->data.as<uint8_t>(),
-                      .n = p.weight->n,
-                      .k = p.weight->k,
-                      .m = p.m,
-                      .x = p.x,
-                      .ldx = p.ldx,
-                      .bias = p.bias,
-                      .y = p.y,
-                      .ldy = p.ldy,
-                      .y_bf16 = p.y_dtype == DType::kBF16,
-                      .accumulate = p.accumulate},
-                     context.batch_room(), stream);
-  return true;
-}
-
 Product product(const LinearParams& p, const void* w, int64_t first, int64_t n) {
   return {.n = static_cast<int32_t>(n),
           .k = p.weight->k,
@@ -97,7 +76,7 @@ Product product(const LinearParams& p, const void* w, int64_t first, int64_t n) 
           .deterministic = p.deterministic};
 }
 
-// By cuBLASLt; false: it cannot, and y is as it was.
+// By cuBLASLt or the kernel for a decode batch; false: neither can, and y is as it was.
 bool whole(const LinearParams& p, Stream& stream) {
   if (!p.weight->cuda->multiply(product(p, p.weight->data.data(), 0, p.weight->n), stream))
     return false;
@@ -166,8 +145,7 @@ void linear(const LinearParams& p, Stream& stream) {
       if (few || p.deterministic || !whole(p, stream)) gemm::linear_f32(p, stream);
       return;
     case CudaLayout::kBF16:
-      if (few) return few_rows(p, 0, p.weight->n, stream);
-      if (!batch_rows(p, stream) && !whole(p, stream)) few_rows(p, 0, p.weight->n, stream);
+      if (few || !whole(p, stream)) few_rows(p, 0, p.weight->n, stream);
       return;
     default:
       if (!p.deterministic && p.m <= kCodeRows) return few_rows(p, 0, p.weight->n, stream);

@@ -4,7 +4,7 @@
 namespace attune::ops::cuda {
 namespace {
 
-constexpr uint32_t kMaxThreads = 1024;
+constexpr uint32_t kMaxThreads = 512;  // more warps take longer to sum up than they save
 
 __device__ __forceinline__ const float* row_of_x(const RmsNormParams& p, int64_t row) {
   return p.x + (p.picks ? p.picks[row] : row) * p.ldx;
@@ -13,8 +13,8 @@ __device__ __forceinline__ const float* row_of_x(const RmsNormParams& p, int64_t
 // One block per row, which stays in registers: kVecs float4 a thread. The weight is on its way
 // before the kernel ahead has ended.
 template <int kVecs, typename Out>
-__global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
-  __shared__ float partials[kMaxThreads / kWarp];
+__global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p, float inv_n) {
+  __shared__ WarpSums<kMaxThreads / kWarp> sums;
   float weight[kVecs][4], x[kVecs][4];
   const int vecs = p.n / 4;
 #pragma unroll
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
   for (int u = 0; u < kVecs; ++u)
     if (static_cast<int>(threadIdx.x + u * blockDim.x) < vecs)
       for (float v : x[u]) sum += v * v;
-  const float inv = 1.0f / sqrtf(block_sum(sum, partials) / static_cast<float>(p.n) + p.eps);
+  const float inv = rsqrtf(block_sum(sum, sums) * inv_n + p.eps);
   Out* to = static_cast<Out*>(p.out) + row * p.ldo;
 #pragma unroll
   for (int u = 0; u < kVecs; ++u) {
@@ -50,15 +50,15 @@ __global__ void __launch_bounds__(kMaxThreads) norm_row(RmsNormParams p) {
 
 // Any width and alignment.
 template <typename Out>
-__global__ void __launch_bounds__(kMaxThreads) norm_any_row(RmsNormParams p) {
-  __shared__ float partials[kMaxThreads / kWarp];
+__global__ void __launch_bounds__(kMaxThreads) norm_any_row(RmsNormParams p, float inv_n) {
+  __shared__ WarpSums<kMaxThreads / kWarp> sums;
   pdl_trigger();
   pdl_wait();
   const int64_t row = blockIdx.x;
   const float* x = row_of_x(p, row);
   float sum = 0;
   for (int i = threadIdx.x; i < p.n; i += blockDim.x) sum += x[i] * x[i];
-  const float inv = 1.0f / sqrtf(block_sum(sum, partials) / static_cast<float>(p.n) + p.eps);
+  const float inv = rsqrtf(block_sum(sum, sums) * inv_n + p.eps);
   Out* to = static_cast<Out*>(p.out) + row * p.ldo;
   for (int i = threadIdx.x; i < p.n; i += blockDim.x)
     to[i] = from_float<Out>(x[i] * inv * p.weight[i]);
@@ -87,7 +87,7 @@ void launch(const RmsNormParams& p, Stream& stream) {
                                                                     : wanted);
   launch_kernel(stream, "rms_norm",
                 {.grid = dim3(static_cast<uint32_t>(p.rows)), .block = dim3(threads)},
-                {{"rows", p.rows}, {"n", p.n}}, kernel, p);
+                {{"rows", p.rows}, {"n", p.n}}, kernel, p, 1.0f / static_cast<float>(p.n));
 }
 
 }  // namespace

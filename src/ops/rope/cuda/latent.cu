@@ -15,7 +15,7 @@ __device__ __forceinline__ int64_t row_offset(int64_t position, int32_t page_siz
 // A block per token.
 template <typename Kv>
 __global__ void __launch_bounds__(kThreads) latent_append_kernel(LatentAppendParams p) {
-  __shared__ float partials[kThreads / kWarp];
+  __shared__ WarpSums<kThreads / kWarp> sums;
   pdl_trigger();
   pdl_wait();
   const int64_t token = blockIdx.x;
@@ -24,8 +24,7 @@ __global__ void __launch_bounds__(kThreads) latent_append_kernel(LatentAppendPar
   const float* x = p.kv + token * p.ldkv;
   float square = 0;
   for (int32_t i = threadIdx.x; i < p.latent_dim; i += kThreads) square += x[i] * x[i];
-  const float inv =
-      1.0f / sqrtf(block_sum(square, partials) / static_cast<float>(p.latent_dim) + p.norm_eps);
+  const float inv = rsqrtf(block_sum(square, sums) / static_cast<float>(p.latent_dim) + p.norm_eps);
   Kv* to = reinterpret_cast<Kv*>(static_cast<char*>(p.kv_base) +
                                  row_offset(slot, p.page_size, p.page_stride, p.token_stride));
   for (int32_t i = threadIdx.x; i < p.latent_dim; i += kThreads)
