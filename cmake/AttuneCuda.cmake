@@ -9,6 +9,11 @@
 #   attune_gpu_test, all of them in one program, so that the kernels are in `gpu_bundle` once besides attune's.
 
 set(ATTUNE_CUDA_ARCHS 90a CACHE STRING "GPU architectures to build for, e.g. 80;89;90a")
+set(ATTUNE_CUDA_KERNELS core CACHE STRING "Attention kernels to build: core, or full (docs/cuda.md)")
+set_property(CACHE ATTUNE_CUDA_KERNELS PROPERTY STRINGS core full)
+if(NOT ATTUNE_CUDA_KERNELS MATCHES "^(core|full)$")
+  message(FATAL_ERROR "ATTUNE_CUDA_KERNELS=${ATTUNE_CUDA_KERNELS}: there are core and full.")
+endif()
 
 find_program(ATTUNE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT ATTUNE_NVCC)
@@ -27,7 +32,7 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13.0 REQUIRED)
-message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${ATTUNE_CUDA_ARCHS}")
+message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${ATTUNE_CUDA_ARCHS}, ${ATTUNE_CUDA_KERNELS} kernels")
 
 function(attune_use_cuda name)
   # Static: the binary starts where neither toolkit nor driver is. The runtime opens the driver itself.

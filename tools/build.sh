@@ -16,6 +16,7 @@ case $preset in release | debug)
   [[ $(cuda_wanted) == ON && -d build/cudnn/include ]] && cudnn=ON || cudnn=OFF
   options+=("-DATTUNE_CUDNN:BOOL=$cudnn")
   [[ -z ${CUDA_ARCHS:-} ]] || options+=("-DATTUNE_CUDA_ARCHS:STRING=$CUDA_ARCHS")
+  [[ -z ${CUDA_KERNELS:-} ]] || options+=("-DATTUNE_CUDA_KERNELS:STRING=$CUDA_KERNELS")
   ;;
 esac
 is_set() { grep -qxF -- "${1#-D}" "build/$preset/CMakeCache.txt" 2>/dev/null; }

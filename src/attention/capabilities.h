@@ -53,6 +53,13 @@ struct Tuning {
   bool operator==(const Tuning&) const = default;
 };
 
+// What a backend's kernels would serve if the build had them, and what to give CMake for that.
+struct Unbuilt {
+  std::vector<HeadDims> head_dims;
+  std::vector<tensor::DType> kv_dtypes;
+  std::string option;  // "-DATTUNE_CUDA_KERNELS=full"
+};
+
 struct Capabilities {
   std::string name;  // of its folder under backends/
   std::vector<Arch> archs;
@@ -82,6 +89,7 @@ struct Capabilities {
   // Plain, exact, and a hundred times slower than what else a GPU has: the last resort, never
   // chosen for what another way does without it.
   bool oracle = false;
+  Unbuilt unbuilt;
   // Which of Tuning's wishes it can follow; what it cannot is left at its own choice.
   bool num_splits = false, pack_gqa = false, pdl = false;
 };

@@ -58,11 +58,17 @@ void phases(const State&, const Capabilities& c, Phase phase, Objection& o) {
     o.mend = cat("name it for prefill alone: --prefill-attention-backend ", c.name);
 }
 
-void check_dims(const std::vector<HeadDims>& offered, const HeadDims& wanted, int32_t max,
+// Follows a refusal of something that the source has, and another build would serve.
+std::string other_build(const Capabilities& c, bool has_it) {
+  return has_it ? cat(": a build with ", c.unbuilt.option, " serves it") : "";
+}
+
+void check_dims(const Capabilities& c, const std::vector<HeadDims>& offered, const HeadDims& wanted,
                 Objection& o) {
+  const int32_t max = c.max_head_dim;
   if (!offered.empty() && !has(offered, wanted)) {
-    o.why =
-        cat("has kernels for heads of ", join(offered, dims_text), ", not of ", dims_text(wanted));
+    o.why = cat("has kernels for heads of ", join(offered, dims_text), ", not of ",
+                dims_text(wanted), other_build(c, has(c.unbuilt.head_dims, wanted)));
   } else if (max > 0 && std::max(wanted.qk, wanted.v) > max) {
     o.why = cat("serves heads up to ", max, ", the model's are of ", dims_text(wanted));
   }
@@ -71,9 +77,9 @@ void check_dims(const std::vector<HeadDims>& offered, const HeadDims& wanted, in
 void heads(const State& s, const Capabilities& c, Phase phase, Objection& o) {
   const bool rows =
       std::any_of(c.extend_paths.begin(), c.extend_paths.end(), attention::reads_rows);
-  check_dims(c.head_dims, s.in.model.head, c.max_head_dim, o);
+  check_dims(c, c.head_dims, s.in.model.head, o);
   if (o.why.empty() && s.mla() && phase == Phase::kPrefill && rows)
-    check_dims(c.ragged_dims, s.in.model.ragged, c.max_head_dim, o);
+    check_dims(c, c.ragged_dims, s.in.model.ragged, o);
 }
 
 void group(const State& s, const Capabilities& c, Phase, Objection& o) {
@@ -113,7 +119,7 @@ void kv_dtype(const State& s, const Capabilities& c, bool fp8, Objection& o) {
     if (is_fp8(d) == fp8) alike.push_back(d);
   const bool some = !alike.empty();
   o.why = cat("has only ", dtypes_text(some ? alike : c.kv_dtypes), " KV, not ",
-              tensor::dtype_name(wanted));
+              tensor::dtype_name(wanted), other_build(c, has(c.unbuilt.kv_dtypes, wanted)));
   o.asked = asked;
   if (some)
     o.mend = cat("use --kv-cache-dtype ",

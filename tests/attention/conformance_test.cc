@@ -83,6 +83,31 @@ TEST_P(Conformance, EveryHeadDim) {
           text("declared dim ", dims.qk));
 }
 
+// Each pair of a head size and a type may be a kernel of its own, and so may each mask.
+TEST_P(Conformance, EveryDeclaredKernel) {
+  std::vector<HeadDims> dims = caps().head_dims;
+  if (dims.empty()) dims = {{64, 64}};
+  const auto tree = tree_words({-1, 0, 0, 1, 1, 2, 5, 6, 6});
+  for (const HeadDims& d : dims)
+    for (DType kv : caps().kv_dtypes)
+      for (int group : {1, 4}) {
+        const Shape shape{
+            .q_heads = 2 * group, .kv_heads = 2, .qk_dim = d.qk, .v_dim = d.v, .kv_dtype = kv};
+        const std::string what =
+            text("heads of ", d.qk) + text(", group ", group) + ", " + tensor::dtype_name(kv) + " ";
+        check(shape, {{1, 2100, 1}, {1, 70, 2}, {0, 9, 3}, {1, 1, 4}}, what + "decode",
+              Phase::kDecode);
+        check(shape, {{90, 140, 1}, {1, 33, 2}, {40, 40, 3}}, what + "prefill");
+        check(shape, {{9, 600, 1}}, what + "tree", Phase::kVerify, nullptr, tree);
+        LayerParams layer{.q_heads = 2 * group, .kv_heads = 2, .scale = 0.1f, .window = 17};
+        check(shape, {{30, 140, 1}, {1, 33, 2}}, what + "window", Phase::kPrefill, &layer);
+        layer.soft_cap = 5;
+        check(shape, {{30, 140, 1}, {1, 33, 2}}, what + "both", Phase::kPrefill, &layer);
+        layer.window = 0;
+        check(shape, {{30, 140, 1}, {1, 33, 2}}, what + "soft cap", Phase::kPrefill, &layer);
+      }
+}
+
 TEST_P(Conformance, LongContextsAcrossSplits) {
   const Shape shape{.q_heads = 6, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
   for (int len : {511, 512, 513, 1024, 1025, 2100}) {

@@ -215,7 +215,7 @@ TEST(S8, HeadsWindowsCapsAndSinks) {
        std::vector<Row>{{[](ModelTraits& m) {
                            m.head = {96, 96};
                          },
-                         "heads of 64, 128, not of 96"},
+                         "not of 96"},
                         {[](ModelTraits& m) {
                            m.head = {192, 128};
                          },
@@ -234,6 +234,26 @@ TEST(S8, HeadsWindowsCapsAndSinks) {
   EXPECT_TRUE(resolve(in).conflicts.empty());
   in.model.soft_cap = true;
   EXPECT_THAT(only_conflict(resolve(in), "S8"), HasSubstr("no soft cap"));
+}
+
+TEST(S8, WhatAnotherBuildWouldServeIsToldWithItsOption) {
+  const auto why = [](attention::HeadDims head, const std::string& flags) {
+    Inputs in = inputs("sm90", "llama3-8b", flags);
+    in.model.head = head;
+    for (Descriptor& d : in.backends) {
+      if (d.capabilities.name != "flashinfer") continue;
+      d.capabilities.head_dims = {{128, 128}};
+      d.capabilities.kv_dtypes = {tensor::DType::kBF16};
+      d.capabilities.unbuilt = {{{256, 256}}, {tensor::DType::kF16}, "-DKERNELS=all"};
+    }
+    return why_refused(resolve(in), "flashinfer", Phase::kDecode);
+  };
+  EXPECT_EQ(why({256, 256}, ""),
+            "has kernels for heads of 128, not of 256: a build with -DKERNELS=all serves it");
+  EXPECT_EQ(why({96, 96}, ""), "has kernels for heads of 128, not of 96");
+  EXPECT_EQ(why({128, 128}, "--kv-cache-dtype float16"),
+            "has only bfloat16 KV, not float16: a build with -DKERNELS=all serves it");
+  EXPECT_EQ(why({128, 128}, "--kv-cache-dtype float32"), "has only bfloat16 KV, not float32");
 }
 
 TEST(S8, OnlyTheNamedPhasesAreRefused) {

@@ -10,6 +10,7 @@
 #include "attention/backends/flashinfer/plan_memory.h"
 #include "attention/backends/flashinfer/results.h"
 #include "attention/backends/flashinfer/schedule.h"
+#include "attention/backends/flashinfer/tile.h"
 #include "attention/check.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -38,7 +39,8 @@ struct FlashinferPlan final : Plan {
   std::optional<PlanMemory> memory;  // [kNumKinds] of layout.bytes, then Hopper's schedule
   char* partial = nullptr;
   float* partial_lse = nullptr;
-  char* dense = nullptr;  // for an output whose rows lie apart, which FlashInfer cannot write
+  char* float16_q = nullptr;  // for a pool of float16
+  char* dense = nullptr;      // for an output whose rows lie apart, which FlashInfer cannot write
 };
 
 int64_t partial_bytes(const Limits& l, const ScheduleLimits& s) {
@@ -48,6 +50,17 @@ int64_t partial_bytes(const Limits& l, const ScheduleLimits& s) {
 
 int64_t partial_lse_bytes(const Limits& l, const ScheduleLimits& s) {
   return (max_partial_rows(s) * l.q_heads * 4 + kAlign - 1) / kAlign * kAlign;
+}
+
+// Of a step's queries, or of its output.
+int64_t rows_bytes(const Limits& l) {
+  const int64_t bytes = int64_t{l.max_tokens} * l.q_heads * l.v_dim * 2;
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// Whether this build has kernels for such a pool, and so queries to be made float16.
+bool has_float16(int32_t head_dim) {
+  return tile_launch(head_dim, DType::kF16, TileKind::kCausal) != nullptr;
 }
 
 bool sees_later_queries(const Batch& b) {
@@ -78,7 +91,7 @@ class FlashinferBackend final : public Backend {
   int64_t workspace_bytes(const Limits& l) const override {
     const ScheduleLimits s = schedule_limits(l);
     return partial_bytes(l, s) + partial_lse_bytes(l, s) +
-           int64_t{l.max_tokens} * l.q_heads * l.v_dim * 2;
+           rows_bytes(l) * (has_float16(l.qk_dim) ? 2 : 1);
   }
 
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
@@ -97,6 +110,7 @@ class FlashinferBackend final : public Backend {
     char* after = plan->partial + partial_bytes(limits, plan->schedule_limits);
     plan->partial_lse = reinterpret_cast<float*>(after);
     plan->dense = after + partial_lse_bytes(limits, plan->schedule_limits);
+    plan->float16_q = plan->dense + rows_bytes(limits);
     return plan;
   }
 
@@ -179,7 +193,8 @@ class FlashinferBackend final : public Backend {
             .kv_heads = l.kv_heads,
             .page_size = l.page_size,
             .multiprocessors = device_.info().multiprocessors,
-            .row_blocks_per_sm = rows.blocks_per_sm ? rows.blocks_per_sm() : 1};
+            .row_blocks_per_sm = rows.blocks_per_sm ? rows.blocks_per_sm() : 1,
+            .max_tile = largest_tile(l.qk_dim)};
   }
 
   // With one query head per KV head tensor cores multiply mostly padding.
@@ -273,7 +288,7 @@ class FlashinferBackend final : public Backend {
     return kRows;
   }
 
-  static Kind run_tiles(const FlashinferPlan& p, const kv::PagedKvView& kv, const LayerCall& call,
+  static Kind run_tiles(const FlashinferPlan& p, const kv::PagedKvView& kv, LayerCall call,
                         device::Stream& stream) {
     const Batch& b = p.batch;
     // Where a tile's place among the queries decides where its keys begin, so do a row's bits.
@@ -311,6 +326,13 @@ class FlashinferBackend final : public Backend {
                               : b.tree_mask       ? TileKind::kTree
                               : call.soft_cap > 0 ? TileKind::kSoftCap
                                                   : TileKind::kCausal;
+    if (kv.dtype == DType::kF16) {
+      const int64_t width = int64_t{call.q_heads} * kv.k_dim;
+      launch_to_float16(stream, call.q, call.q_stride, p.float16_q, arrays.rows, made.max_rows,
+                        width);
+      call.q = p.float16_q;
+      call.q_stride = width;
+    }
     record(stream, "flashinfer_tiles", made, call);
     tile_launch(kv.k_dim, kv.dtype, instance)(call, arrays, made.tile);
     return kind;

@@ -1,4 +1,5 @@
-// FlashInfer's paged attention (arXiv:2501.01005) for query, key and value heads of 64 or 128.
+// FlashInfer's paged attention (arXiv:2501.01005) for query, key and value heads of 64 and 128;
+// with the full set of kernels also of 256.
 #pragma once
 
 #include <memory>

@@ -14,11 +14,18 @@ using testing::Seq;
 class FlashinferTest : public testing::GpuBackendTest {
  protected:
   void SetUp() override { use("flashinfer"); }
+  // What this build has.
+  std::vector<int32_t> dims() const {
+    std::vector<int32_t> all;
+    for (const HeadDims& d : backend_->capabilities().head_dims) all.push_back(d.qk);
+    return all;
+  }
+  const std::vector<DType>& kv_dtypes() const { return backend_->capabilities().kv_dtypes; }
 };
 
 std::string name(const ProblemOptions& o, const char* what) {
   return base::cat(what, ": ", o.q_heads, "/", o.kv_heads, " x ", o.head_dim, ", page ",
-                   o.page_size, o.kv_dtype == DType::kBF16 ? "" : ", fp8",
+                   o.page_size, ", ", tensor::dtype_name(o.kv_dtype),
                    o.window ? base::cat(", window ", o.window) : "",
                    o.soft_cap > 0 ? ", soft cap" : "", o.tree ? ", tree" : "",
                    o.causal ? "" : ", not causal", o.deterministic ? ", deterministic" : "");
@@ -44,7 +51,7 @@ TEST_F(FlashinferTest, Decode) {
   const int32_t pages[] = {1, 16, 32, 64};
   int n = 0;
   for (const auto& [q, kv] : heads)
-    for (int32_t dim : {64, 128}) {
+    for (int32_t dim : dims()) {
       ProblemOptions o{.seqs = decode_seqs(), .q_heads = q, .kv_heads = kv, .head_dim = dim};
       o.page_size = pages[n % 4];
       o.page_padding = n % 2;
@@ -58,24 +65,28 @@ TEST_F(FlashinferTest, Decode) {
     }
 }
 
-TEST_F(FlashinferTest, DecodeOfFp8Keys) {
-  for (int32_t dim : {64, 128})
-    for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}}) {
-      ProblemOptions o{.seqs = decode_seqs(), .q_heads = q, .kv_heads = kv, .head_dim = dim};
-      o.kv_dtype = DType::kF8E4M3;
-      ProblemOptions split = o;
-      split.seqs = long_seqs();
-      check(name(o, "decode"), {o, split});
-    }
+TEST_F(FlashinferTest, DecodeOfOtherKeys) {
+  for (int32_t dim : dims())
+    for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}})
+      for (DType dtype : kv_dtypes()) {
+        ProblemOptions o{.seqs = decode_seqs(), .q_heads = q, .kv_heads = kv, .head_dim = dim};
+        o.kv_dtype = dtype;
+        ProblemOptions split = o;
+        split.seqs = long_seqs();
+        check(name(o, "decode"), {o, split});
+      }
 }
 
 TEST_F(FlashinferTest, WindowsAndSoftCaps) {
+  size_t n = 0;
   for (int32_t window : {0, 1, 100, 1024})
     for (float cap : {0.0f, 30.0f})
       for (const auto& [q, kv] : {std::pair{8, 2}, {4, 4}}) {
         if (window == 0 && cap == 0) continue;
         ProblemOptions o{.seqs = decode_seqs(), .q_heads = q, .kv_heads = kv, .window = window};
         o.soft_cap = cap;
+        o.head_dim = dims()[n % dims().size()];
+        o.kv_dtype = kv_dtypes()[n++ / 2 % kv_dtypes().size()];
         ProblemOptions split = o;
         split.seqs = long_seqs();
         check(name(o, "decode"), {o, split});
@@ -87,9 +98,9 @@ TEST_F(FlashinferTest, WindowsAndSoftCaps) {
 
 TEST_F(FlashinferTest, Prefill) {
   int n = 0;
-  for (int32_t dim : {64, 128})
+  for (int32_t dim : dims())
     for (const auto& [q, kv] : {std::pair{4, 4}, {8, 2}, {16, 1}})
-      for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      for (DType dtype : kv_dtypes()) {
         ProblemOptions o{.seqs = prefill_seqs(), .phase = Phase::kPrefill, .q_heads = q};
         o.kv_heads = kv;
         o.head_dim = dim;
@@ -109,7 +120,7 @@ TEST_F(FlashinferTest, Prefill) {
 // Whole tiles of single heads, enough of them for the kernel of sm90.
 TEST_F(FlashinferTest, LongPrefill) {
   int n = 0;
-  for (int32_t dim : {64, 128})
+  for (int32_t dim : dims())
     for (const auto& [q, kv] : {std::pair{32, 8}, {32, 32}, {16, 1}})
       for (int32_t page : {16, 64, 1}) {
         ProblemOptions o{.seqs = {{300, 300}, {257, 1001}, {129, 129}, {0, 40}, {500, 2047}},
@@ -145,6 +156,7 @@ TEST_F(FlashinferTest, NotCausalAndMoreQueriesThanKeys) {
 }
 
 TEST_F(FlashinferTest, TokenTrees) {
+  size_t n = 0;
   for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}, {16, 1}})
     for (int32_t window : {0, 5, 60})
       for (bool tree : {true, false}) {
@@ -152,6 +164,8 @@ TEST_F(FlashinferTest, TokenTrees) {
         o.kv_heads = kv;
         o.window = window;
         o.tree = tree;
+        o.head_dim = dims()[n % dims().size()];
+        o.kv_dtype = kv_dtypes()[n++ / 2 % kv_dtypes().size()];
         ProblemOptions more = o;
         more.seqs = {{64, 700}, {64, 64}};
         ProblemOptions split = o;

@@ -10,7 +10,7 @@ namespace attune::attention::flashinfer {
 
 // One layer's queries, pool and result. Strides count elements; K and V have the same.
 struct LayerCall {
-  const void* q = nullptr;  // [tokens, q_heads, head_dim] bfloat16
+  const void* q = nullptr;  // [tokens, q_heads, head_dim] bfloat16, or TileLaunch's
   int64_t q_stride = 0;     // of a token
   void* out = nullptr;      // [tokens, q_heads, head_dim] bfloat16
   int64_t out_stride = 0;   // of a token; only the kernel of sm90 reads it, the others write dense
@@ -50,7 +50,7 @@ enum class TileKind : uint8_t { kCausal, kSoftCap, kTree, kGeneral };
 // The FA2 kernel with tensor cores: prefill, and decode where query heads share a KV head. kTree: a
 // tree is within one tile, without window and soft cap. kGeneral masks every key by itself: any
 // tree, non-causal batches, more queries than keys.
-// tile: rows of a block, 16, 64 or 128.
+// tile: rows of a block, 16, 64 or 128. A float16 pool takes float16 queries.
 using TileLaunch = void (*)(const LayerCall&, const TileArrays&, int32_t tile);
 TileLaunch tile_launch(int32_t head_dim, tensor::DType kv_dtype, TileKind kind);
 

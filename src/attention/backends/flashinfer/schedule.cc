@@ -9,7 +9,6 @@ namespace attune::attention::flashinfer {
 namespace {
 
 constexpr int32_t kMinChunkTokens = 128;
-constexpr int32_t kMaxTile = 128;
 // Blocks of the tensor-core kernel that a multiprocessor holds.
 constexpr int32_t kTileBlocksPerSm = 2;
 
@@ -18,8 +17,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 // The smallest tile that holds `rows`, or the largest.
-int32_t tile_for(int64_t rows) {
-  return rows <= 16 ? 16 : rows <= 64 ? 64 : kMaxTile;
+int32_t tile_for(int64_t rows, const ScheduleLimits& l) {
+  return rows <= 16 ? 16 : rows <= 64 ? 64 : l.max_tile;
 }
 
 int32_t tile_blocks(const ScheduleLimits& l) {
@@ -108,10 +107,10 @@ int32_t choose_tile(const Batch& b, const ScheduleLimits& l, bool fixed) {
   const int64_t group = l.group();
   if (b.deterministic) {  // of the phase alone
     const bool decode = b.phase == Phase::kDecode && b.max_q_len <= 1;
-    return decode ? tile_for(group) : kMaxTile;
+    return decode ? tile_for(group, l) : l.max_tile;
   }
-  if (fixed) return tile_for(std::max(b.max_q_len, 1) * group);
-  return tile_for(b.num_tokens * group / b.num_seqs);
+  if (fixed) return tile_for(std::max(b.max_q_len, 1) * group, l);
+  return tile_for(b.num_tokens * group / b.num_seqs, l);
 }
 
 }  // namespace
@@ -142,7 +141,7 @@ ScheduleLayout schedule_layout(const ScheduleLimits& l) {
 
 int64_t max_partial_rows(const ScheduleLimits& l) {
   // A split block holds a tile's rows, its tokens times the group.
-  const int64_t of_tiles = ceil_div(int64_t{kMaxTile} * tile_blocks(l), l.group());
+  const int64_t of_tiles = ceil_div(int64_t{l.max_tile} * tile_blocks(l), l.group());
   return std::max<int64_t>(of_tiles, row_blocks(l));
 }
 

@@ -14,6 +14,7 @@ struct ScheduleLimits {
   int32_t max_seqs = 0, max_tokens = 0, q_heads = 0, kv_heads = 0, page_size = 0;
   int32_t multiprocessors = 0;
   int32_t row_blocks_per_sm = 0;  // of the kernel without tensor cores
+  int32_t max_tile = 128;         // query rows (tile.h)
 
   int32_t group() const { return q_heads / kv_heads; }
 };

@@ -53,6 +53,7 @@ ScheduleLimits random_limits(std::mt19937& random) {
   l.max_tokens = l.max_seqs + static_cast<int32_t>(random() % 2000);
   l.multiprocessors = 132;
   l.row_blocks_per_sm = 4;
+  l.max_tile = random() % 2 ? 64 : 128;
   return l;
 }
 
@@ -94,6 +95,7 @@ TEST(FlashinferSchedule, TilesAndChunksCoverEveryBatch) {
     const ScheduleLayout layout = schedule_layout(l);
     std::vector<char> memory(layout.bytes, 0x55);
     const Schedule s = schedule_tiles(b, l, split, layout, memory.data());
+    EXPECT_LE(s.tile, l.max_tile);
     const View v(memory, layout);
     SCOPED_TRACE(round);
 

@@ -9,7 +9,7 @@
 #include <flashinfer/utils.cuh>
 // How many keys a block has at a time FlashInfer decides when it runs, by the GPU's shared memory,
 // and so compiles four kernels for each tile. Those with 164 KiB or more (sm80, sm90, sm100) all
-// come to the same one, which the smaller (sm86, sm89) can run too.
+// come to the same one, which the smaller (sm86, sm89) can run too. Of heads of 256 it is sm80's.
 #undef DISPATCH_NUM_MMA_KV
 #define DISPATCH_NUM_MMA_KV(max_mma_kv, NUM_MMA_KV, ...)                                           \
   {                                                                                                \

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
+
+#include <type_traits>
 
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/mask.cuh>
@@ -12,13 +15,20 @@
 #include "attention/backends/flashinfer/cuda/prefill.cuh"
 #include "attention/backends/flashinfer/cuda/tanh.cuh"
 #include "attention/backends/flashinfer/launches.h"
+#include "attention/backends/flashinfer/tile.h"
 
 namespace attune::attention::flashinfer {
 
 namespace fi = ::flashinfer;
 
+// Tensor cores multiply 16-bit keys by queries of their type.
 template <typename KV>
-struct TileParams : fi::BatchPrefillPagedParams<nv_bfloat16, KV, nv_bfloat16, int32_t> {
+using TileQuery = std::conditional_t<std::is_same_v<KV, half>, half, nv_bfloat16>;
+template <typename KV>
+using PagedParams = fi::BatchPrefillPagedParams<TileQuery<KV>, KV, nv_bfloat16, int32_t>;
+
+template <typename KV>
+struct TileParams : PagedParams<KV> {
   const int32_t* kv_lens;
   const uint64_t* tree;
   bool causal;
@@ -90,24 +100,23 @@ TileParams<KV> tile_params(const LayerCall& c, const TileArrays& a) {
                                           fi::QKVLayout::kHND, pool(c.k), pool(c.v), strides,
                                           arg(a.page_slots), arg(a.page_indptr), nullptr);
   TileParams<KV> p;
-  static_cast<fi::BatchPrefillPagedParams<nv_bfloat16, KV, nv_bfloat16, int32_t>&>(p) = {
-      static_cast<nv_bfloat16*>(const_cast<void*>(c.q)),
-      pages,
-      nullptr,
-      arg(a.q_indptr),
-      nullptr,
-      nullptr,
-      static_cast<nv_bfloat16*>(c.out),
-      c.lse,
-      nullptr,
-      static_cast<uint32_t>(c.q_heads),
-      static_cast<int32_t>(c.q_stride),
-      0,
-      c.window - 1,
-      c.soft_cap,
-      c.scale,
-      1.f,
-      1.f};
+  static_cast<PagedParams<KV>&>(p) = {static_cast<TileQuery<KV>*>(const_cast<void*>(c.q)),
+                                      pages,
+                                      nullptr,
+                                      arg(a.q_indptr),
+                                      nullptr,
+                                      nullptr,
+                                      static_cast<nv_bfloat16*>(c.out),
+                                      c.lse,
+                                      nullptr,
+                                      static_cast<uint32_t>(c.q_heads),
+                                      static_cast<int32_t>(c.q_stride),
+                                      0,
+                                      c.window - 1,
+                                      c.soft_cap,
+                                      c.scale,
+                                      1.f,
+                                      1.f};
   p.request_indices = arg(a.request);
   p.qo_tile_indices = arg(a.q_tile);
   p.kv_tile_indices = arg(a.kv_chunk);
@@ -140,8 +149,10 @@ void launch_tiles(const LayerCall& c, const TileArrays& a, int32_t tile) {
   params.paged_kv.head_dim = kHeadDim;
   params.q_stride_h = kHeadDim;
   if (tile == 16) return launch_tiles_of<16, kHeadDim, KV, kKind>(params, c, a);
-  if (tile == 64) return launch_tiles_of<64, kHeadDim, KV, kKind>(params, c, a);
-  launch_tiles_of<128, kHeadDim, KV, kKind>(params, c, a);
+  if constexpr (largest_tile(kHeadDim) == 128) {
+    if (tile == 128) return launch_tiles_of<128, kHeadDim, KV, kKind>(params, c, a);
+  }
+  launch_tiles_of<64, kHeadDim, KV, kKind>(params, c, a);
 }
 
 }  // namespace attune::attention::flashinfer

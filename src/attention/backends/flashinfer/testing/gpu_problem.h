@@ -45,9 +45,9 @@ class Normals {
     return index;
   }
   struct Entry {
-    uint16_t bf16;
+    uint16_t bf16, f16;
     uint8_t fp8;
-    float of_bf16, of_fp8;
+    float of_bf16, of_f16, of_fp8;
   };
   static const std::vector<Entry>& table() {
     static const std::vector<Entry> made = [] {
@@ -57,8 +57,10 @@ class Normals {
       for (Entry& e : t) {
         const float x = normal(random);
         e.bf16 = tensor::f32_to_bf16(x);
+        e.f16 = tensor::f32_to_f16(x);
         e.fp8 = tensor::f32_to_f8e4m3(x);
         e.of_bf16 = tensor::bf16_to_f32(e.bf16);
+        e.of_f16 = tensor::f16_to_f32(e.f16);
         e.of_fp8 = tensor::f8e4m3_to_f32(e.fp8);
       }
       return t;
@@ -214,7 +216,7 @@ class Problem {
   void make_pool() {
     const kv::PagedKvView v = view(nullptr);
     pool.resize(num_slots * v.page_stride);
-    if (o.kv_dtype == DType::kBF16) {
+    if (o.kv_dtype != DType::kF8E4M3) {
       std::fill_n(reinterpret_cast<uint16_t*>(pool.data()), pool.size() / 2, uint16_t{0x7fc0});
     } else {
       std::memset(pool.data(), 0x7f, pool.size());
@@ -239,15 +241,15 @@ class Problem {
 
   void fill_row(char* to, float* values, int32_t n, Normals* normals) {
     const std::vector<Normals::Entry>& table = Normals::table();
-    const bool bf16 = o.kv_dtype == DType::kBF16;
+    const bool bf16 = o.kv_dtype == DType::kBF16, fp8 = o.kv_dtype == DType::kF8E4M3;
     for (int32_t d = 0; d < n; ++d) {
       const Normals::Entry& e = table[normals->next()];
-      if (bf16) {
-        reinterpret_cast<uint16_t*>(to)[d] = e.bf16;
-      } else {
+      if (fp8) {
         reinterpret_cast<uint8_t*>(to)[d] = e.fp8;
+      } else {
+        reinterpret_cast<uint16_t*>(to)[d] = bf16 ? e.bf16 : e.f16;
       }
-      values[d] = bf16 ? e.of_bf16 : e.of_fp8;
+      values[d] = fp8 ? e.of_fp8 : bf16 ? e.of_bf16 : e.of_f16;
     }
   }
 
