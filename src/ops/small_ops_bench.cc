@@ -1,8 +1,10 @@
 // Times of the small CUDA ops at a decode step's and a prompt's sizes (Llama-3-8B and a mixture of
 // 256 experts): many launches in one graph, with programmatic dependent launch, so that a figure
 // is what a step pays. Prints microseconds and the rate of the memory traffic.
+//   small_ops_bench [--sampling]: nothing but that
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <vector>
@@ -248,22 +250,24 @@ void sampling(Bench& b, device::Device& device, device::Stream& stream) {
          [&] { sampler.logprobs(ids, x, most, 20, out, stream); });
 }
 
-int run() {
+int run(bool sampling_alone) {
   auto device = device::create_cuda_device(0);
   if (!device.ok()) {
     std::printf("%s\n", device.status().to_string().c_str());
     return 1;
   }
   auto stream = (*device)->create_stream();
-  {
+  if (!sampling_alone) {
     Bench b(**device, *stream);
     norms(b, *stream);
     appends(b, *stream);
   }
   {
     Bench b(**device, *stream);
-    elementwise(b, *stream);
-    experts(b, *stream);
+    if (!sampling_alone) {
+      elementwise(b, *stream);
+      experts(b, *stream);
+    }
     sampling(b, **device, *stream);
   }
   stream->synchronize();
@@ -274,6 +278,6 @@ int run() {
 }  // namespace
 }  // namespace attune::ops
 
-int main() {
-  return attune::ops::run();
+int main(int argc, char** argv) {
+  return attune::ops::run(argc > 1 && std::strcmp(argv[1], "--sampling") == 0);
 }

@@ -1,6 +1,7 @@
 // How near the memory's rate the products of a decode step run: the 129 of Llama-3-8B as one graph,
 // against a plain read of the same bytes; then the rates of products of many rows.
-//   attune_gemv_gpu_bench [--sweep]: also ways of launching that are not the chosen ones
+//   attune_gemv_gpu_bench [--sweep | --codes]: also ways of launching that are not the chosen ones;
+//   weights of codes alone
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -375,12 +376,15 @@ int main(int argc, char** argv) {
   const std::pair<const char*, gemm::CudaLayout> layouts[] = {{"bfloat16", gemm::CudaLayout::kBF16},
                                                               {"4 bits", gemm::CudaLayout::kCode4},
                                                               {"8 bits", gemm::CudaLayout::kCode8}};
+  const bool codes_alone = argc > 1 && std::strcmp(argv[1], "--codes") == 0;
   for (const auto& [name, layout] : layouts) {
+    if (codes_alone && layout == gemm::CudaLayout::kBF16) continue;
     for (int32_t m : {1, 4, 8, 16})
       for (bool pdl : {true, false})
         bench.chain(std::string(name) + ", m=" + std::to_string(m), layout, m, pdl, {});
     bench.shapes(layout, 1);
   }
+  if (codes_alone) return 0;
   if (argc > 1 && std::strcmp(argv[1], "--sweep") == 0) {
     sweep(bench);
   } else {

@@ -317,6 +317,8 @@ TEST_F(LinearGpuTest, LargeShapes) {
     for (int64_t m : {1, 4, 9, 16}) check({dtype, 140, 14336, m, {.accumulate = true}});
     check({dtype, 9000, 14336, 1, {.bias = true}});
   }
+  // Tiles that are some warp's alone, and others that warps share.
+  for (int64_t m : {1, 3}) check({DType::kQ4_K, 40000, 768, m, {.bias = true, .accumulate = true}});
   check({DType::kBF16, 70, 32768 + 32, 16});
 }
 

@@ -11,6 +11,7 @@
 
 #include "device/cuda/launch.cuh"
 #include "ops/gemm/cuda/bulk_copy.cuh"
+#include "ops/gemm/cuda/codes.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/mma.cuh"
 #include "ops/gemm/cuda/tensor_map.h"
@@ -517,6 +518,7 @@ void with_kernel(CudaLayout layout, int m, bool bulk, Use use) {
 }  // namespace
 
 bool prepare_gemv(const device::DeviceInfo& info) {
+  if (info.sm >= 90) prepare_codes();
   for (int layout = 0; layout < static_cast<int>(CudaLayout::kCount); ++layout)
     for (int m : {8, 16})
       with_kernel(static_cast<CudaLayout>(layout), m, info.sm >= 90,
@@ -530,6 +532,7 @@ bool prepare_gemv(const device::DeviceInfo& info) {
 
 void gemv(const GemvParams& p, CudaLayout layout, const device::DeviceInfo& info,
           device::Stream& stream, const GemvTuning& tuning) {
+  if (info.sm >= 90 && multiply_codes(p, layout, info, stream)) return;
   with_kernel(layout, p.m, info.sm >= 90, [&](auto format, auto tiles, auto bulk) {
     launch<decltype(format), tiles, bulk>(p, info, stream, tuning);
   });

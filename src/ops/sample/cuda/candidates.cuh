@@ -6,16 +6,33 @@
 
 namespace attune::ops::cuda {
 
-constexpr int32_t kMaxCandidates = 4 * kRowThreads;
+constexpr int32_t kUndecided = -2;  // no token: it takes more than the candidates to know
 
-struct CandidateMemory {  // shared
-  int32_t first;          // index that a condition holds from
-  double mass;
+// What a place asks for, in registers: a cluster that meets forgets what it read.
+struct Choice {
+  int32_t top_k;
+  float top_p, min_p;
 };
 
-// The elements with at least `bits`, of which there are `count` <= kMaxCandidates, as keys in
-// order of ids in block 0's `keys`. A key is larger for the likelier, and for the smaller id of
-// equals. By all threads of the cluster, which has met since `keys` was used otherwise.
+struct CandidateMemory {  // shared
+  double warp_mass[kRowWarps];
+  double mass;
+  int32_t first;  // index that a condition holds from
+};
+
+// Larger for the likelier, and for the smaller id of equals.
+__device__ __forceinline__ uint64_t candidate_key(float probability, int32_t id) {
+  return uint64_t{__float_as_uint(probability)} << 32 | static_cast<uint32_t>(~id);
+}
+
+// Where the i-th key lies: neighbours of a thread, in runs of up to 16, in other banks than those
+// of the next threads.
+__host__ __device__ constexpr int32_t key_slot(int32_t i) {
+  return i + i / 16;
+}
+
+// The elements with at least `bits`, of which there are few enough for `keys`, in order of ids in
+// block 0's `keys`. By all threads of the cluster, which has met since `keys` was used otherwise.
 __device__ __forceinline__ void gather(const Row& row, uint32_t bits, SelectMemory* m,
                                        uint64_t* keys) {
   uint32_t mine = 0;
@@ -40,8 +57,7 @@ __device__ __forceinline__ void gather(const Row& row, uint32_t bits, SelectMemo
 #pragma unroll
       for (int32_t k = 0; k < 4; ++k)
         if (__float_as_uint(v[k]) >= bits)
-          to[at++] = uint64_t{__float_as_uint(v[k])} << 32 |
-                     static_cast<uint32_t>(~(row.first_id() + i + k));
+          to[key_slot(at++)] = candidate_key(v[k], row.first_id() + i + k);
       before += __shfl_sync(~0u, upto, kWarp - 1);
       return false;
     });
@@ -49,17 +65,18 @@ __device__ __forceinline__ void gather(const Row& row, uint32_t bits, SelectMemo
   cluster_sync();
 }
 
-// Larger first. `size`: a power of two, at least 2.
+// Larger first. `size`: a power of two, at least 2. By the kThreads of a block.
+template <int32_t kThreads>
 __device__ __forceinline__ void sort_descending(uint64_t* keys, int32_t size) {
   for (int32_t span = 2; span <= size; span *= 2) {
     for (int32_t step = span / 2; step > 0; step /= 2) {
-      for (auto p = static_cast<int32_t>(threadIdx.x); p < size / 2; p += kRowThreads) {
-        const int32_t i = 2 * p - (p & (step - 1)), j = i + step;
+      for (auto p = static_cast<int32_t>(threadIdx.x); p < size / 2; p += kThreads) {
+        const int32_t i = 2 * p - (p & (step - 1)), low = key_slot(i), high = key_slot(i + step);
         const bool descending = (i & span) == 0;
-        const uint64_t a = keys[i], b = keys[j];
+        const uint64_t a = keys[low], b = keys[high];
         if ((a < b) == descending) {
-          keys[i] = b;
-          keys[j] = a;
+          keys[low] = b;
+          keys[high] = a;
         }
       }
       __syncthreads();
@@ -67,70 +84,85 @@ __device__ __forceinline__ void sort_descending(uint64_t* keys, int32_t size) {
   }
 }
 
-// Of one block: the token to draw of `count` sorted-to-be keys, by the CPU's rules. `total`: mass
-// of the whole row.
+// Of one block of kThreads: the token to draw of `count` keys, the likeliest of a row, by the CPU's
+// rules. The keys lie in their key_slot(), in any order.
+template <int32_t kThreads>
 class Candidates {
  public:
-  __device__ Candidates(uint64_t* keys, int32_t count, SelectMemory* m, CandidateMemory* c)
-      : keys_(keys), count_(count), m_(m), c_(c) {
+  static constexpr int32_t kMax = 4096, kSlots = key_slot(kMax);
+
+  __device__ Candidates(uint64_t* keys, int32_t count, CandidateMemory* c)
+      : keys_(keys), count_(count), c_(c) {
     int32_t size = 2;
     while (size < count) size *= 2;
-    for (auto i = count + static_cast<int32_t>(threadIdx.x); i < size; i += kRowThreads)
-      keys_[i] = 0;
+    for (auto i = count + static_cast<int32_t>(threadIdx.x); i < size; i += kThreads)
+      keys_[key_slot(i)] = 0;
     __syncthreads();
-    sort_descending(keys_, size);
+    sort_descending<kThreads>(keys_, size);
+    const auto each = static_cast<int32_t>(ceil_div(count, kThreads));
+    begin_ = min(static_cast<int32_t>(threadIdx.x) * each, count);
+    end_ = min(begin_ + each, count);
     add_up();
   }
 
-  __device__ int32_t draw(const Place& place, double u, bool top_k, double total) {
-    int32_t kept = top_k ? min(place.top_k, count_) : count_;
+  // `total`: mass of the whole row. `all`: nothing but the candidates can be drawn; else
+  // kUndecided is possible.
+  __device__ int32_t draw(const Choice& choice, double u, bool top_k, double total, bool all) {
+    if (top_k && !all && count_ < choice.top_k) return kUndecided;
+    int32_t kept = top_k ? min(choice.top_k, count_) : count_;
+    bool decided = top_k || all;
     const double base = top_k ? mass_to(kept) : total;
-    if (place.top_p < 1.0f) {
-      const double target = static_cast<double>(place.top_p) * base;
-      kept = min(kept, first_with([&](int32_t k) { return upto_[k] >= target; }) + 1);
+    if (choice.top_p < 1.0f) {
+      const double target = static_cast<double>(choice.top_p) * base;
+      const int32_t reached = first_with([&](float, double upto) { return upto >= target; });
+      decided |= reached < count_;
+      kept = min(kept, reached + 1);
     }
-    if (place.min_p > 0)
-      kept = min(kept, max(1, first_with([&](int32_t k) { return p_[k] < place.min_p; })));
+    if (choice.min_p > 0) {
+      const int32_t below = first_with([&](float p, double) { return p < choice.min_p; });
+      decided |= below < count_;
+      kept = min(kept, max(1, below));
+    }
+    if (!decided) return kUndecided;
     const double target = u * mass_to(kept);
-    const int32_t at = min(first_with([&](int32_t k) { return upto_[k] > target; }), kept - 1);
-    return static_cast<int32_t>(~static_cast<uint32_t>(keys_[at]));
+    const int32_t at = min(first_with([&](float, double upto) { return upto > target; }), kept - 1);
+    return static_cast<int32_t>(~static_cast<uint32_t>(keys_[key_slot(at)]));
   }
 
  private:
-  static constexpr int32_t kEach = kMaxCandidates / kRowThreads;
-
-  // p_, and upto_ of all to it, of this thread's.
+  __device__ float probability(int32_t i) const {
+    return __uint_as_float(static_cast<uint32_t>(keys_[key_slot(i)] >> 32));
+  }
+  // before_: of all keys before this thread's.
   __device__ void add_up() {
     double own = 0;
-#pragma unroll
-    for (int32_t k = 0; k < kEach; ++k) {
-      p_[k] = index(k) < count_ ? __uint_as_float(static_cast<uint32_t>(keys_[index(k)] >> 32)) : 0;
-      own += p_[k];
-      upto_[k] = own;
-    }
+    for (int32_t i = begin_; i < end_; ++i) own += probability(i);
     const double upto = warp_scan(own);
-    double before = __shfl_up_sync(~0u, upto, 1);
-    if (Row::lane() == 0) before = 0;
-    if (Row::lane() == kWarp - 1) m_->warp_mass[Row::warp()] = upto;
+    before_ = __shfl_up_sync(~0u, upto, 1);
+    if (Row::lane() == 0) before_ = 0;
+    if (Row::lane() == kWarp - 1) c_->warp_mass[Row::warp()] = upto;
     __syncthreads();
     double warps = 0;
-    for (int32_t w = 0; w < Row::warp(); ++w) warps += m_->warp_mass[w];
-#pragma unroll
-    for (int32_t k = 0; k < kEach; ++k) upto_[k] += warps + before;
+    for (int32_t w = 0; w < Row::warp(); ++w) warps += c_->warp_mass[w];
+    before_ += warps;
   }
-  __device__ static int32_t index(int32_t k) {
-    return static_cast<int32_t>(threadIdx.x) * kEach + k;
-  }
-  // The lowest index of an element with condition(k); count if there is none.
+  // The lowest index of a key with condition(its probability, the sum of all to it); count if there
+  // is none. What holds of a key holds of those behind it.
   template <typename Condition>
   __device__ int32_t first_with(Condition condition) {
     __syncthreads();
     if (threadIdx.x == 0) c_->first = count_;
     __syncthreads();
     int32_t mine = INT32_MAX;
-#pragma unroll
-    for (int32_t k = kEach - 1; k >= 0; --k)
-      if (index(k) < count_ && condition(k)) mine = index(k);
+    double own = 0;
+    for (int32_t i = begin_; i < end_; ++i) {
+      const float p = probability(i);
+      own += p;
+      if (condition(p, own + before_)) {
+        mine = i;
+        break;
+      }
+    }
     mine = __reduce_min_sync(~0u, mine);
     if (Row::lane() == 0 && mine < count_) atomicMin(&c_->first, mine);
     __syncthreads();
@@ -139,19 +171,20 @@ class Candidates {
   // Of the first n >= 1.
   __device__ double mass_to(int32_t n) {
     __syncthreads();
-#pragma unroll
-    for (int32_t k = 0; k < kEach; ++k)
-      if (index(k) == n - 1) c_->mass = upto_[k];
+    if (begin_ < n && n <= end_) {
+      double own = 0;
+      for (int32_t i = begin_; i < n; ++i) own += probability(i);
+      c_->mass = own + before_;
+    }
     __syncthreads();
     return c_->mass;
   }
 
   uint64_t* keys_;
   int32_t count_;
-  SelectMemory* m_;
   CandidateMemory* c_;
-  float p_[kEach];
-  double upto_[kEach];
+  int32_t begin_, end_;  // of this thread's
+  double before_ = 0;
 };
 
 }  // namespace attune::ops::cuda

@@ -101,9 +101,7 @@ class CudaSampler final : public DeviceSampler {
     ATTUNE_RETURN_IF_ERROR(take(s->counts_, places * vocab * 4));
     ATTUNE_RETURN_IF_ERROR(take(s->last_tokens_, places * 4));
     ATTUNE_RETURN_IF_ERROR(take(s->results_, config.max_rows * int64_t{sizeof(SampledRow)}));
-    ATTUNE_RETURN_IF_ERROR(
-        take(s->parts_, int64_t{config.max_rows} * kGreedyBlocks * kGreedyPartBytes));
-    ATTUNE_RETURN_IF_ERROR(take(s->arrived_, int64_t{config.max_rows} * 4));
+    ATTUNE_RETURN_IF_ERROR(take(s->left_, int64_t{config.max_rows} * 4));
     if (s->slice_bytes_ == 0)
       ATTUNE_RETURN_IF_ERROR(take(s->workspace_, int64_t{config.max_rows} * s->cluster_ *
                                                      slice_elems(config.vocab, s->cluster_) * 4));
@@ -158,8 +156,7 @@ class CudaSampler final : public DeviceSampler {
                    .counts = counts_.as<uint32_t>(),
                    .last_tokens = last_tokens_.as<int32_t>(),
                    .results = results_.as<SampledRow>(),
-                   .greedy_parts = parts_.data(),
-                   .greedy_arrived = arrived_.as<int32_t>(),
+                   .left = left_.as<int32_t>(),
                    .workspace = workspace_.as<float>()},
                   n, cluster_, slice_bytes_, stream);
   }
@@ -181,7 +178,7 @@ class CudaSampler final : public DeviceSampler {
   int64_t bytes() const override {
     int64_t sum = 0;
     for (const device::Buffer* b :
-         {&places_, &counts_, &last_tokens_, &results_, &parts_, &arrived_, &workspace_})
+         {&places_, &counts_, &last_tokens_, &results_, &left_, &workspace_})
       sum += b->bytes();
     return sum;
   }
@@ -219,7 +216,7 @@ class CudaSampler final : public DeviceSampler {
   Config config_;
   int32_t cluster_ = 1;
   int64_t slice_bytes_ = 0;  // 0: in the workspace
-  device::Buffer places_, counts_, last_tokens_, results_, parts_, arrived_, workspace_;
+  device::Buffer places_, counts_, last_tokens_, results_, left_, workspace_;
   std::optional<StagingRing> staging_;
 };
 

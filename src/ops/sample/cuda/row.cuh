@@ -185,12 +185,13 @@ class Row {
   int32_t rank_, blocks_, first_id_, count_, begin_, end_;
 };
 
-// Sums and the like over all threads of the cluster; every thread gets the result, combined in one
-// order. Values have at most 16 bytes.
+// Sums and the like over all threads of the cluster, kWarps of each block; every thread gets the
+// result, combined in one order. Values have at most 16 bytes.
+template <int32_t kWarps>
 class Reducer {
  public:
   struct Memory {  // shared
-    alignas(16) char partial[2][kRowWarps][16];
+    alignas(16) char partial[2][kWarps][16];
   };
   __device__ explicit Reducer(Memory* memory) : memory_(memory) {}
 
@@ -204,9 +205,9 @@ class Reducer {
     // Every warp combines all warps'. The other buffer is free again after this sync: all blocks
     // have read it.
     v = none;
-    for (int32_t i = Row::lane(); i < cluster_size() * kRowWarps; i += kWarp)
+    for (int32_t i = Row::lane(); i < cluster_size() * kWarps; i += kWarp)
       v = op(v, *reinterpret_cast<const T*>(
-                    of_block(memory_, i / kRowWarps)->partial[turn_][i % kRowWarps]));
+                    of_block(memory_, i / kWarps)->partial[turn_][i % kWarps]));
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) v = op(v, shuffle_xor(v, offset));
     turn_ ^= 1;

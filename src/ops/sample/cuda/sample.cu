@@ -4,54 +4,14 @@
 
 #include "ops/sample/cuda/candidates.cuh"
 #include "ops/sample/cuda/draw_math.cuh"
+#include "ops/sample/cuda/peak.cuh"
 
 namespace attune::ops::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
-constexpr int32_t kGreedyThreads = 256;
-constexpr int32_t kMaxClusters = 64;   // of a launch; some 30 run at once
-constexpr float kGreedyBelow = 1e-6f;  // as the CPU's (ops/sample/cpu/sample.cc)
+constexpr int32_t kMaxClusters = 64;  // of a launch; some 30 run at once
 constexpr float kMaxFloat = 3.402823466e+38f;
-
-struct Peak {
-  float value;
-  int32_t id;
-  int32_t bad;  // a NaN or +inf somewhere
-};
-__device__ __forceinline__ Peak no_peak() {
-  return {-INFINITY, INT32_MAX, 0};
-}
-
-__device__ __forceinline__ bool finite(const Peak& p) {
-  return p.bad == 0 && p.value > -INFINITY;
-}
-// Larger; of equals the smaller id.
-__device__ __forceinline__ bool before(float a, int32_t a_id, float b, int32_t b_id) {
-  return a > b || (a == b && a_id < b_id);
-}
-__device__ __forceinline__ Peak merge(const Peak& a, const Peak& b) {
-  Peak p = before(b.value, b.id, a.value, a.id) ? b : a;
-  p.bad = a.bad | b.bad;
-  return p;
-}
-__device__ __forceinline__ Peak merged(const Peak& own, Reducer& reducer) {
-  return reducer.reduce(own, no_peak(), [](const Peak& a, const Peak& b) { return merge(a, b); });
-}
-// In rising order of ids.
-__device__ __forceinline__ void add(Peak& p, float v, int32_t id) {
-  p.bad |= !(v < INFINITY);
-  if (v > p.value) {
-    p.value = v;
-    p.id = id;
-  }
-}
-
-// As another block wrote it.
-__device__ __forceinline__ Peak read_peak(const Peak* p) {
-  return {__ldcg(&p->value), __ldcg(&p->id), __ldcg(&p->bad)};
-}
-static_assert(sizeof(Peak) == kGreedyPartBytes);
 
 struct Candidate {
   float value;
@@ -59,7 +19,7 @@ struct Candidate {
 };
 
 struct Shared {
-  Reducer::Memory reducer;
+  Reducer<kRowWarps>::Memory reducer;
   SelectMemory select;
   CandidateMemory candidates;
   Candidate warp_best[2][kRowWarps];
@@ -74,7 +34,7 @@ __device__ __forceinline__ float* slice_memory(float* shared, float* workspace, 
   return workspace + (row * cluster_size() + cluster_rank()) * elems;
 }
 
-__device__ Peak load(Row& row, const float* logits, int32_t vocab, Reducer& reducer) {
+__device__ Peak load(Row& row, const float* logits, int32_t vocab, Reducer<kRowWarps>& reducer) {
   const bool aligned = vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   Peak peak = no_peak();
   const int32_t first = row.first_id();
@@ -82,7 +42,7 @@ __device__ Peak load(Row& row, const float* logits, int32_t vocab, Reducer& redu
   return merged(peak, reducer);
 }
 
-__device__ double log_sum_exp(const Row& row, float peak, Reducer& reducer) {
+__device__ double log_sum_exp(const Row& row, float peak, Reducer<kRowWarps>& reducer) {
   float sum = 0;
   row.for_each([&](float v, int32_t) { sum += exp_nonpositive(v - peak); });
   return peak + log(reducer.sum(sum));
@@ -268,14 +228,15 @@ __device__ void draw_by_rank(Row& row, const Place& place, double u, bool top_k,
                               : Target{Goal::kReach, static_cast<double>(place.top_p) * kept, 0, 0};
   const Found bound = selector.bound(likely);
   const uint32_t candidates = bound.count_above + bound.count_equal;
-  if (candidates <= kMaxCandidates) {
-    static_assert(sizeof(s.select.histogram) >= kMaxCandidates * sizeof(uint64_t));
+  constexpr int32_t kMost = 2048;
+  if (candidates <= kMost) {
+    static_assert(sizeof(s.select.histogram) >= key_slot(kMost) * sizeof(uint64_t));
     auto* keys = reinterpret_cast<uint64_t*>(s.select.histogram);
     gather(row, max(bound.bits, 1u), &s.select, keys);
     if (row.rank() != 0) return;
     const int32_t token =
-        Candidates(keys, static_cast<int32_t>(candidates), &s.select, &s.candidates)
-            .draw(place, u, top_k, kept);
+        Candidates<kRowThreads>(keys, static_cast<int32_t>(candidates), &s.candidates)
+            .draw({place.top_k, place.top_p, place.min_p}, u, top_k, kept, true);
     if (threadIdx.x == 0) s.token = token;
     return;
   }
@@ -323,90 +284,8 @@ __device__ void draw(Row& row, const Place& place, float peak, int32_t position,
   }
 }
 
-// Nothing but the peak of the logits is asked for. The same before and after a draw.
-__device__ __forceinline__ bool is_plain_greedy(const Place& p) {
-  return (p.temperature < kGreedyBelow || p.top_k == 1) && p.top_logprobs < 0 && p.num_bias == 0 &&
-         p.penalised == 0 && (p.num_forbidden == 0 || p.output_tokens >= p.min_new_tokens);
-}
-
-// What block 0's first thread does in the end.
-__device__ void store_token(const SampleArgs& a, int64_t i, int32_t place_id, int32_t token) {
-  a.results[i].token = token;
-  a.last_tokens[place_id] = max(token, 0);
-  if (token < 0) return;
-  Place& place = a.states[place_id];
-  ++place.output_tokens;
-  if (place.penalised) ++a.counts[int64_t{place_id} * a.vocab + token];
-}
-
-// Rows that only want their peak: kGreedyBlocks blocks a row, of which the last to come has it.
-__global__ void __launch_bounds__(kGreedyThreads) greedy_kernel(SampleArgs a) {
-  __shared__ Peak of_warp[kGreedyThreads / kWarp];
-  __shared__ bool is_last;
-  pdl_trigger();
-  pdl_wait();
-  const int64_t i = blockIdx.x / kGreedyBlocks;
-  const auto block = static_cast<int32_t>(blockIdx.x % kGreedyBlocks);
-  const int32_t place_id = a.places[i];
-  if (place_id < 0 || !is_plain_greedy(a.states[place_id])) return;
-  const float* logits = a.logits + i * a.vocab;
-  const int32_t elems = slice_elems(a.vocab, kGreedyBlocks), begin = min(block * elems, a.vocab),
-                end = min(begin + elems, a.vocab);
-  Peak peak = no_peak();
-  constexpr int kAtOnce = 8;  // loads under way
-  if (a.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(a.logits) % 16 == 0) {
-    constexpr int32_t kStep = kGreedyThreads * 4;
-    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x) * 4; e < end; e += kAtOnce * kStep) {
-      float4 v[kAtOnce];
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u)
-        v[u] = e + u * kStep < end ? *reinterpret_cast<const float4*>(logits + e + u * kStep)
-                                   : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        add(peak, v[u].x, e + u * kStep);
-        add(peak, v[u].y, e + u * kStep + 1);
-        add(peak, v[u].z, e + u * kStep + 2);
-        add(peak, v[u].w, e + u * kStep + 3);
-      }
-    }
-  } else {
-    for (int32_t e = begin + static_cast<int32_t>(threadIdx.x); e < end;
-         e += kAtOnce * kGreedyThreads) {
-      float v[kAtOnce];
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u)
-        v[u] = e + u * kGreedyThreads < end ? logits[e + u * kGreedyThreads] : -INFINITY;
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) add(peak, v[u], e + u * kGreedyThreads);
-    }
-  }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) peak = merge(peak, shuffle_xor(peak, offset));
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = peak;
-  __syncthreads();
-  auto* parts = reinterpret_cast<Peak*>(a.greedy_parts) + i * kGreedyBlocks;
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < kGreedyThreads / kWarp; ++w) peak = merge(peak, of_warp[w]);
-    parts[block] = peak;
-    __threadfence();
-    is_last = atomicAdd(&a.greedy_arrived[i], 1) == kGreedyBlocks - 1;
-  }
-  __syncthreads();
-  if (!is_last || threadIdx.x >= kWarp) return;
-  __threadfence();
-  peak = threadIdx.x < kGreedyBlocks ? read_peak(&parts[threadIdx.x]) : no_peak();
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) peak = merge(peak, shuffle_xor(peak, offset));
-  if (threadIdx.x != 0) return;
-  a.greedy_arrived[i] = 0;
-  a.results[i].logprob = 0;
-  a.results[i].num_top = 0;
-  store_token(a, i, place_id, finite(peak) ? peak.id : -1);
-}
-
 __device__ void sample_row(const SampleArgs& a, int64_t i, int32_t place_id, float* slice,
-                           Reducer& reducer, Shared& s) {
+                           Reducer<kRowWarps>& reducer, Shared& s) {
   const Place& place = a.states[place_id];
   const float* logits = a.logits + i * a.vocab;
   SampledRow* out = a.results + i;
@@ -429,31 +308,29 @@ __device__ void sample_row(const SampleArgs& a, int64_t i, int32_t place_id, flo
         token = peak.id;
       } else {
         draw(row, place, peak.value, a.positions[i], a.vocab, s);
-        token = -2;  // block 0 will know
+        token = kUndecided;  // block 0 will know
       }
     }
   }
   // No block may go on, or end, while another reads its shared memory.
   cluster_sync();
   if (row.rank() != 0 || threadIdx.x != 0) return;
-  if (token == -2) token = s.token;
+  if (token == kUndecided) token = s.token;
   out->logprob = token >= 0 && top >= 0 ? static_cast<float>(logits[token] - lse) : 0.0f;
   if (top <= 0 || token < 0) out->num_top = 0;
   store_token(a, i, place_id, token);
 }
 
-// All other rows, a cluster for one after the other.
+// The rows that draw_kernel leaves, a cluster for one after the other.
 __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs a, int32_t n) {
   extern __shared__ __align__(16) float slice[];
   __shared__ Shared s;
   pdl_trigger();
   pdl_wait();
-  Reducer reducer(&s.reducer);
+  Reducer<kRowWarps> reducer(&s.reducer);
   const auto clusters = static_cast<int32_t>(gridDim.x) / cluster_size();
   for (auto i = static_cast<int32_t>(blockIdx.x) / cluster_size(); i < n; i += clusters) {
-    const int32_t place_id = a.places[i];
-    if (place_id < 0 || is_plain_greedy(a.states[place_id])) continue;  // of all blocks alike
-    sample_row(a, i, place_id, slice, reducer, s);
+    if (a.left[i]) sample_row(a, i, a.places[i], slice, reducer, s);  // of all blocks alike
   }
 }
 
@@ -466,7 +343,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) logprobs_kernel(LogprobArgs a)
   const float* logits = a.logits + i * a.vocab;
   SampledRow* out = a.out + i;
   Row row(slice_memory(slice, a.workspace, i, a.vocab), a.vocab);
-  Reducer reducer(&s.reducer);
+  Reducer<kRowWarps> reducer(&s.reducer);
   const Peak peak = load(row, logits, a.vocab, reducer);
   double lse = 0;
   if (finite(peak)) {
@@ -529,16 +406,13 @@ Status prepare_sampler_kernels(int64_t slice_bytes) {
       return internal_error(std::string("the sampler's shared memory: ") +
                             cudaGetErrorString(error));
   }
-  return {};
+  return prepare_draw_kernel();
 }
 
 void launch_sample(const SampleArgs& args, int32_t n, int32_t cluster, int64_t slice_bytes,
                    device::Stream& stream) {
   if (n == 0) return;
-  launch_kernel(
-      stream, "sample_greedy",
-      {.grid = dim3(static_cast<uint32_t>(n * kGreedyBlocks)), .block = dim3(kGreedyThreads)},
-      {{"rows", n}, {"vocab", args.vocab}}, greedy_kernel, args);
+  launch_draw(args, n, cluster, stream);
   const int32_t clusters = cluster > 1 && n > kMaxClusters ? kMaxClusters : n;
   launch_kernel(stream, "sample", row_shape(clusters, cluster, slice_bytes),
                 {{"rows", n}, {"vocab", args.vocab}}, sample_kernel, args, n);
