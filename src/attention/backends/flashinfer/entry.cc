@@ -36,8 +36,7 @@ Capabilities capabilities() {
     (is_built(64, dtype) ? c.kv_dtypes : c.unbuilt.kv_dtypes).push_back(dtype);
   c.unbuilt.option = "-DATTUNE_CUDA_KERNELS=full";
   c.window = c.soft_cap = c.tree_mask = c.lse_out = true;
-  // Deterministic batches are not split, and their tiles are of one size to a phase.
-  c.batch_invariant = true;
+  c.batch_invariant = false;  // tiles follow the batch, and a phase's differ from another's
   c.pdl = true;
   return c;
 }

@@ -147,7 +147,7 @@ class FlashinferBackend final : public Backend {
     const bool rows = takes_rows(p);
     if (rows)
       make(kRows, [&](char* to) { return schedule_rows(batch, p.schedule_limits, p.layout, to); });
-    if (!rows && !batch.deterministic) make(kSplit, tiles(Split::kAuto));
+    if (!rows) make(kSplit, tiles(Split::kAuto));
     if (!p.there[kSplit] || p.schedules[kSplit].split) make(kWhole, tiles(Split::kNever));
     if (takes_hopper(p)) {
       const int64_t at = kNumKinds * p.layout.bytes;
@@ -200,14 +200,14 @@ class FlashinferBackend final : public Backend {
   // With one query head per KV head tensor cores multiply mostly padding.
   static bool takes_rows(const FlashinferPlan& p) {
     return p.batch.phase == Phase::kDecode && p.schedule_limits.group() == 1 &&
-           p.batch.max_q_len <= 1 && p.batch.causal && !p.batch.deterministic &&
+           p.batch.max_q_len <= 1 && p.batch.causal &&
            !p.batch.tree_mask && !p.more_queries_than_keys;
   }
 
   static bool takes_hopper(const FlashinferPlan& p) {
     const Batch& b = p.batch;
     return p.hopper_scheduler && b.phase == Phase::kPrefill && b.causal && !b.tree_mask &&
-           !b.deterministic && !p.more_queries_than_keys && p.hopper_scheduler->suits(b);
+           !p.more_queries_than_keys && p.hopper_scheduler->suits(b);
   }
 
   static void check_layer(const FlashinferPlan& p, const LayerParams& layer,
@@ -291,13 +291,11 @@ class FlashinferBackend final : public Backend {
   static Kind run_tiles(const FlashinferPlan& p, const kv::PagedKvView& kv, LayerCall call,
                         device::Stream& stream) {
     const Batch& b = p.batch;
-    // Where a tile's place among the queries decides where its keys begin, so do a row's bits.
-    const bool odd_window = call.window > 0 && b.deterministic;
     const Schedule& any = p.schedules[p.there[kSplit] ? kSplit : kWhole];
     const bool odd_tree =
         b.tree_mask && (call.window > 0 || call.soft_cap > 0 ||
                         int64_t{b.max_q_len} * p.schedule_limits.group() > any.tile);
-    const bool general = !b.causal || p.more_queries_than_keys || odd_window || odd_tree;
+    const bool general = !b.causal || p.more_queries_than_keys || odd_tree;
     const bool split = p.there[kSplit] && (call.window == 0 || general || !p.there[kWhole]);
     const Kind kind = split ? kSplit : kWhole;
     const Schedule& made = p.schedules[kind];

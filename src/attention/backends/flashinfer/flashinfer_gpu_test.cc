@@ -28,7 +28,7 @@ std::string name(const ProblemOptions& o, const char* what) {
                    o.page_size, ", ", tensor::dtype_name(o.kv_dtype),
                    o.window ? base::cat(", window ", o.window) : "",
                    o.soft_cap > 0 ? ", soft cap" : "", o.tree ? ", tree" : "",
-                   o.causal ? "" : ", not causal", o.deterministic ? ", deterministic" : "");
+                   o.causal ? "" : ", not causal");
 }
 
 // Lengths about pages, chunks and tiles; sequences without rows, and rows without keys.
@@ -213,31 +213,6 @@ TEST_F(FlashinferTest, GraphsServeOtherLengths) {
       (*graph)->launch(run.stream());
       run.expect_right(base::cat("graph, ", c.q_heads, "/", c.kv_heads, ", step ", i), true);
     }
-  }
-}
-
-// Bit for bit, whatever else is in the batch, however a prompt is cut, whatever the page size.
-TEST_F(FlashinferTest, DeterministicRowsDoNotKnowTheirBatch) {
-  for (int32_t window : {0, 50}) {
-    ProblemOptions o{.phase = Phase::kPrefill, .window = window, .deterministic = true};
-    const auto rows = [&](std::vector<Seq> seqs, int32_t page_size, int32_t s, int32_t n) {
-      o.seqs = std::move(seqs);
-      o.page_size = page_size;
-      Problem p(o);
-      Limits limits = limits_of(o);
-      limits.num_slots = p.num_slots;
-      GpuRun run(*device_, *backend_, limits);
-      EXPECT_TRUE(run.plan(p).ok());
-      run.launch(true);
-      run.expect_right(name(o, "rows"), true);
-      return run.rows_of(s, n);
-    };
-    const std::vector<uint16_t> whole = rows({{1500, 1500, 7}}, 16, 0, 40);
-    EXPECT_EQ(rows({{1, 3000, 1}, {40, 1500, 7}, {300, 300, 2}}, 64, 1, 40), whole);
-    EXPECT_EQ(rows({{413, 1500, 7}}, 1, 0, 40), whole);
-    o.phase = Phase::kDecode;
-    const std::vector<uint16_t> alone = rows({{1, 4500, 7}}, 16, 0, 1);
-    EXPECT_EQ(rows({{1, 9, 1}, {1, 4500, 7}, {1, 700, 3}, {1, 1, 5}}, 32, 1, 1), alone);
   }
 }
 

@@ -105,10 +105,6 @@ bool fixed_grid(const Batch& b, const ScheduleLimits& l) {
 
 int32_t choose_tile(const Batch& b, const ScheduleLimits& l, bool fixed) {
   const int64_t group = l.group();
-  if (b.deterministic) {  // of the phase alone
-    const bool decode = b.phase == Phase::kDecode && b.max_q_len <= 1;
-    return decode ? tile_for(group, l) : l.max_tile;
-  }
   if (fixed) return tile_for(std::max(b.max_q_len, 1) * group, l);
   return tile_for(b.num_tokens * group / b.num_seqs, l);
 }

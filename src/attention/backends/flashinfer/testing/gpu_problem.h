@@ -80,7 +80,7 @@ struct ProblemOptions {
   DType kv_dtype = DType::kBF16;
   int32_t window = 0;
   float soft_cap = 0;
-  bool tree = false, causal = true, deterministic = false;
+  bool tree = false, causal = true;
   bool latent = false;        // MLA: rows of 576, V their first 512, one KV head
   bool page_padding = false;  // bytes between the pool's pages
   bool token_major = false;
@@ -121,7 +121,6 @@ class Problem {
     b.page_slots = page_slots.data();
     b.page_size = o.page_size;
     b.causal = o.causal;
-    b.deterministic = o.deterministic;
     b.tree_mask = o.tree ? tree.data() : nullptr;
     return b;
   }

@@ -129,12 +129,6 @@ class GpuRun {
                 wrong ? "  WRONG" : "");
   }
 
-  // The output's bits of a sequence's last `rows` rows.
-  std::vector<uint16_t> rows_of(int32_t s, int32_t rows) {
-    const int64_t width = problem_->out_stride();
-    return download(out_ + kGuard + (problem_->q_indptr[s + 1] - rows) * width, rows * width);
-  }
-
   template <typename T>
   T* upload(const std::string& name, const T* from, int64_t n) {
     T* to = room<T>(name, n);
