@@ -28,7 +28,7 @@ constexpr Rule kRules[] = {
     {"dequantize", Family::kProducts},     {"bias_kernel", Family::kProducts},
     {"nvjet", Family::kProducts},          {"cutlass", Family::kProducts},
     {"cublas", Family::kProducts},         {"splitK", Family::kProducts},
-    {"greedy_kernel", Family::kSampling},  {"sample_kernel", Family::kSampling},
+    {"draw_kernel", Family::kSampling},    {"sample_kernel", Family::kSampling},
     {"count_kernel", Family::kSampling},   {"fill_ids_kernel", Family::kSampling},
     {"logprobs_kernel", Family::kSampling}};
 

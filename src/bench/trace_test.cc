@@ -116,7 +116,7 @@ TEST(KernelNames, TellTheFamily) {
   EXPECT_EQ(family_of(short_name(kDecode)), Family::kAttention);
   EXPECT_EQ(family_of("cudnn_generated_fort_native_sdpa_sm90_flash_fprop"), Family::kAttention);
   EXPECT_EQ(family_of("attune::attention::reference::attend"), Family::kAttention);
-  EXPECT_EQ(family_of("attune::ops::cuda::greedy_kernel"), Family::kSampling);
+  EXPECT_EQ(family_of("attune::ops::cuda::draw_kernel"), Family::kSampling);
   EXPECT_EQ(family_of(short_name(kNorm)), Family::kRest);
   EXPECT_EQ(family_of("copy to the host"), Family::kRest);
 }
