@@ -1,7 +1,7 @@
-// Rows whose logits stay as they came and of which nothing but the token is asked for: nearly all
-// of them. A cluster reads a row twice, the second time from the L2 cache: for its peak, and for
-// its probabilities, of which it keeps those that are large enough to be drawn. How large that is
-// comes from the first time. All rows of a batch of 64 are under way at once.
+// Rows whose logits stay as they came, of which nothing but the token is asked for, and that can be
+// drawn from few elements or in order of ids. A cluster reads a row twice, the second time from the
+// L2 cache: for its peak, and for its probabilities, of which it keeps those that are large enough
+// to be drawn. How large that is comes from the first time.
 #include <string>
 
 #include "ops/sample/cuda/candidates.cuh"

@@ -48,7 +48,10 @@ enum class Way : uint8_t {
   kOther,  // anything else
 };
 
-constexpr int32_t kMostTopK = 512;  // of Way::kDraw
+// Of Way::kDraw. Top-p alone may leave thousands of elements, which one block sorts more slowly
+// than sample_kernel's descent finds the drawn one.
+constexpr int32_t kMostTopK = 512;
+constexpr float kLeastMinP = 0.01f;
 
 // The same before and after the row's token is stored. Without branches, so that what it reads is
 // under way at once.
@@ -56,7 +59,9 @@ __device__ __forceinline__ Way way_of(const Place& p, int32_t vocab) {
   const bool changed = bool(p.top_logprobs >= 0) | bool(p.num_bias != 0) | bool(p.penalised != 0) |
                        (bool(p.num_forbidden != 0) & bool(p.output_tokens < p.min_new_tokens));
   const bool peak = bool(p.temperature < kGreedyBelow) | bool(p.top_k == 1);
-  const bool wide = bool(p.top_k > kMostTopK) & bool(p.top_k < vocab);
+  const bool top_k = bool(p.top_k > 0) & bool(p.top_k < vocab);
+  const bool wide = (top_k & bool(p.top_k > kMostTopK)) |
+                    (!top_k & bool(p.top_p < 1.0f) & bool(p.min_p < kLeastMinP));
   return changed ? Way::kOther : peak ? Way::kPeak : wide ? Way::kOther : Way::kDraw;
 }
 
