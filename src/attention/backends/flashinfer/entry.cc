@@ -33,7 +33,7 @@ Capabilities capabilities() {
   for (int32_t dim : {64, 128, 256})
     (is_built(dim, DType::kBF16) ? c.head_dims : c.unbuilt.head_dims).push_back({dim, dim});
   for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kF16})
-    (is_built(64, dtype) ? c.kv_dtypes : c.unbuilt.kv_dtypes).push_back(dtype);
+    (is_built(c.head_dims.front().qk, dtype) ? c.kv_dtypes : c.unbuilt.kv_dtypes).push_back(dtype);
   c.unbuilt.option = "-DATTUNE_CUDA_KERNELS=full";
   c.window = c.soft_cap = c.tree_mask = c.lse_out = true;
   c.batch_invariant = false;  // tiles follow the batch, and a phase's differ from another's
