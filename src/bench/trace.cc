@@ -20,9 +20,9 @@ struct Rule {
 };
 // The first that fits.
 constexpr Rule kRules[] = {
-    {"attention", Family::kAttention},     {"flashinfer", Family::kAttention},
-    {"cudnn", Family::kAttention},         {"sdpa", Family::kAttention},
-    {"fmha", Family::kAttention},          {"merge_rows", Family::kAttention},
+    {"attention", Family::kAttention},     {"KVCache", Family::kAttention},
+    {"MergeStates", Family::kAttention},   {"MLAPage", Family::kAttention},
+    {"sdpa", Family::kAttention},          {"merge_rows", Family::kAttention},
     {"gemv", Family::kProducts},           {"gemm", Family::kProducts},
     {"grouped_kernel", Family::kProducts}, {"linear_f32", Family::kProducts},
     {"dequantize", Family::kProducts},     {"bias_kernel", Family::kProducts},

@@ -30,6 +30,7 @@ using engine::testing::Started;
 
 constexpr double kNear = 0.25;
 constexpr double kNearFp8 = 1.0;
+constexpr double kNearFp8Latents = 1.55;
 constexpr int32_t kTop = 20;  // what a GPU's sampler gives of a row
 
 struct GoldenRun {
@@ -312,8 +313,8 @@ INSTANTIATE_TEST_SUITE_P(LatentPaths, FamilyGpu,
                                                 .path = "ragged"}),
                          [](const auto& info) { return name_of(info.param); });
 
-// A cache of 8 bits, whose numbers have 3 bits behind the point: with keys and values (or latents)
-// rounded so, transformers' run in float32 strays by up to 0.8 in these models.
+// A cache of 8 bits, whose numbers have 3 bits behind the point: with keys and values rounded so,
+// transformers' run in float32 strays by up to 0.8 in these models, with latents by up to 1.28.
 INSTANTIATE_TEST_SUITE_P(Fp8, FamilyGpu,
                          ::testing::Values(Case{.file = "llama_d64",
                                                 .golden = "llama_d64",
@@ -327,7 +328,7 @@ INSTANTIATE_TEST_SUITE_P(Fp8, FamilyGpu,
                                                 .decode = "reference"},
                                            Case{.file = "deepseek_v2_576",
                                                 .golden = "deepseek_v2_576",
-                                                .near = kNearFp8,
+                                                .near = kNearFp8Latents,
                                                 .kv = "fp8_e4m3"}),
                          [](const auto& info) { return name_of(info.param); });
 

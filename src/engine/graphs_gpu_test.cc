@@ -155,7 +155,7 @@ TEST_P(EngineGraphs, BugC07CapturesLeaveThePoolAsItWas) {
     for (Started& other : others) other->wait();
   }
   const Started after = finished(*graphs, text, 12);
-  EXPECT_GE(after->usage.cached_tokens, 200);
+  EXPECT_GE(after->usage.cached_tokens, 192);  // whole pages of the largest size
   expect_same_text(after, finished(*eager, text, 12), kNear, "from the cache");
 }
 

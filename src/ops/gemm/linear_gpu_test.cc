@@ -270,6 +270,78 @@ class LinearGpuTest : public testing::Test {
     }
   }
 
+  // The kernel for a decode batch by every size of its clusters, twice, with the same bits; rows
+  // that lie apart.
+  void check_batch(int32_t n, int32_t k, int32_t m) {
+    constexpr int64_t kPad = 8;
+    const auto raw = test::random_weight(DType::kBF16, n, k, 7);
+    const PackedWeight packed = pack(raw, DType::kBF16);
+    const gemm::BatchRoom& room = packed.cuda->batch_room();
+    if (!room) GTEST_SKIP() << "does not declare products of a decode batch";
+    const std::vector<float> w = rounded(test::dequantized(raw));
+    const int64_t ldx = k + kPad, ldy = n + kPad;
+    const auto x = rounded(test::random_floats(m * ldx, 8));
+    const device::Buffer on_x = upload(to_bf16(x));
+    std::vector<double> want(m * ldy), size(want.size());
+    for (int32_t r = 0; r < m; ++r)
+      for (int32_t i = 0; i < n; ++i)
+        for (int32_t j = 0; j < k; ++j) {
+          const double term = double(x[r * ldx + j]) * w[int64_t{i} * k + j];
+          want[r * ldy + i] += term;
+          size[r * ldy + i] += std::abs(term);
+        }
+    const float poison = tensor::bf16_to_f32(tensor::f32_to_bf16(kPoison));
+    for (const bool y_bf16 : {false, true}) {
+      // Added to; or NaN, to be written over. Rows' ends stay.
+      std::vector<float> before(want.size(), poison);
+      for (int32_t r = 0; r < m; ++r)
+        std::fill_n(before.begin() + r * ldy, n, y_bf16 ? std::nanf("") : 0.5f);
+      for (const int32_t cluster : {1, 2, 4, 8}) {
+        SCOPED_TRACE(describe({DType::kBF16, n, k, m, {.y_bf16 = y_bf16}}) +
+                     " cluster=" + std::to_string(cluster));
+        std::vector<float> first;
+        for (int run = 0; run < 2; ++run) {
+          const device::Buffer y = y_bf16 ? upload(to_bf16(before)) : upload(before);
+          bool served = false;
+          stream_->launch([&] {
+            served = gemm::batch_linear({.w = packed.data.data(),
+                                         .n = n,
+                                         .k = k,
+                                         .m = m,
+                                         .x = on_x.data(),
+                                         .ldx = ldx,
+                                         .y = y.data(),
+                                         .ldy = ldy,
+                                         .y_bf16 = y_bf16,
+                                         .accumulate = !y_bf16},
+                                        {.cluster = cluster, .spread = m % 2 == 0}, room, *stream_);
+          });
+          std::vector<float> got;
+          if (y_bf16) {
+            for (uint16_t v : download<uint16_t>(y)) got.push_back(tensor::bf16_to_f32(v));
+          } else {
+            got = download<float>(y);
+          }
+          ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
+          ASSERT_TRUE(served || cluster > 1);
+          if (!served) break;
+          for (int32_t r = 0; r < m; ++r) {
+            for (int64_t i = r * ldy; i < r * ldy + n; ++i) {
+              const double wanted = want[i] + (y_bf16 ? 0 : 0.5);
+              const double rounding = y_bf16 ? std::abs(wanted) * 0x1.02p-8 : 0;
+              ASSERT_LE(std::abs(got[i] - wanted),
+                        4e-7 * std::sqrt(double(k)) * (size[i] + 0.5) + rounding)
+                  << "row " << r << " output " << i - r * ldy;
+            }
+            for (int64_t i = r * ldy + n; i < (r + 1) * ldy; ++i) ASSERT_EQ(got[i], poison);
+          }
+          if (run == 0) first = got;
+          ASSERT_EQ(got, first);
+        }
+      }
+    }
+  }
+
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
 };
@@ -322,82 +394,10 @@ TEST_F(LinearGpuTest, LargeShapes) {
   check({DType::kBF16, 70, 32768 + 32, 16});
 }
 
-// The kernel for a decode batch by every size of its clusters, twice, with the same bits; odd k, and
-// rows, and tiles, and rows that lie apart.
+// Odd k, and rows, and tiles.
 TEST_F(LinearGpuTest, BatchesByEveryCluster) {
-  constexpr int64_t kPad = 8;
-  for (const auto& [n, k] : {std::pair(203, 2056), std::pair(1030, 1096), std::pair(5000, 520)}) {
-    const auto raw = test::random_weight(DType::kBF16, n, k, 7);
-    const PackedWeight packed = pack(raw, DType::kBF16);
-    const gemm::BatchRoom& room = packed.cuda->batch_room();
-    if (!room) GTEST_SKIP() << "does not declare products of a decode batch";
-    const std::vector<float> w = rounded(test::dequantized(raw));
-    const int64_t ldx = k + kPad, ldy = n + kPad;
-    for (const int32_t m : {1, 31, 64, 65, 128}) {
-      const auto x = rounded(test::random_floats(m * ldx, 8));
-      const device::Buffer on_x = upload(to_bf16(x));
-      std::vector<double> want(m * ldy), size(want.size());
-      for (int32_t r = 0; r < m; ++r)
-        for (int32_t i = 0; i < n; ++i)
-          for (int32_t j = 0; j < k; ++j) {
-            const double term = double(x[r * ldx + j]) * w[size_t(i) * k + j];
-            want[r * ldy + i] += term;
-            size[r * ldy + i] += std::abs(term);
-          }
-      for (const bool y_bf16 : {false, true}) {
-        // Added to; or NaN, to be written over. Rows' ends stay.
-        std::vector<float> before(want.size(), kPoison);
-        for (int32_t r = 0; r < m; ++r)
-          std::fill_n(before.begin() + r * ldy, n, y_bf16 ? std::nanf("") : 0.5f);
-        for (const int32_t cluster : {1, 2, 4, 8}) {
-          SCOPED_TRACE(describe({DType::kBF16, n, k, m, {.y_bf16 = y_bf16}}) +
-                       " cluster=" + std::to_string(cluster));
-          std::vector<float> first;
-          bool served = true;
-          for (int run = 0; run < 2 && served; ++run) {
-            const device::Buffer y = y_bf16 ? upload(to_bf16(before)) : upload(before);
-            stream_->launch([&] {
-              served = gemm::batch_linear({.w = packed.data.data(),
-                                           .n = n,
-                                           .k = k,
-                                           .m = m,
-                                           .x = on_x.data(),
-                                           .ldx = ldx,
-                                           .y = y.data(),
-                                           .ldy = ldy,
-                                           .y_bf16 = y_bf16,
-                                           .accumulate = !y_bf16},
-                                          {.cluster = cluster, .spread = m % 2 == 0}, room,
-                                          *stream_);
-            });
-            std::vector<float> got;
-            if (y_bf16) {
-              for (uint16_t v : download<uint16_t>(y)) got.push_back(tensor::bf16_to_f32(v));
-            } else {
-              got = download<float>(y);
-            }
-            ASSERT_TRUE(stream_->status().ok()) << stream_->status().to_string();
-            if (!served) break;
-            for (int32_t r = 0; r < m; ++r) {
-              for (int64_t i = r * ldy; i < r * ldy + n; ++i) {
-                const double wanted = want[i] + (y_bf16 ? 0 : 0.5);
-                ASSERT_LE(std::abs(got[i] - wanted),
-                          4e-7 * std::sqrt(double(k)) * (size[i] + 0.5) +
-                              (y_bf16 ? std::abs(wanted) * 0x1.02p-8 : 0))
-                    << "row " << r << " output " << i - r * ldy;
-              }
-              for (int64_t i = r * ldy + n; i < (r + 1) * ldy; ++i)
-                ASSERT_EQ(got[i], y_bf16 ? tensor::bf16_to_f32(tensor::f32_to_bf16(kPoison))
-                                         : kPoison);
-            }
-            if (run == 0) first = got;
-            ASSERT_EQ(got, first);
-          }
-          EXPECT_TRUE(served || cluster > 1);
-        }
-      }
-    }
-  }
+  for (const auto& [n, k] : {std::pair(203, 2056), std::pair(1030, 1096), std::pair(5000, 520)})
+    for (const int32_t m : {1, 31, 64, 65, 128}) check_batch(n, k, m);
 }
 
 TEST_F(LinearGpuTest, Float32) {
@@ -559,6 +559,7 @@ TEST_F(LinearSanitized, EveryWay) {
     check_experts(dtype, 24, 256, {{0, 2, 1, 0, 0, 3, 0}, {40, 0, 0, 70, 1, 0, 0}});
   }
   check({DType::kBF16, 40, 104, 5, {.y_bf16 = true, .pad = 1}});
+  for (const int32_t m : {3, 70}) check_batch(70, 520, m);
   check({DType::kBF16, 40, 256, 20, {.deterministic = true}});
   for (const int64_t m : {2, 20})
     check({DType::kF32, 21, 40, m, {.deterministic = m == 2}}, DType::kF32);

@@ -200,8 +200,8 @@ class FlashinferBackend final : public Backend {
   // With one query head per KV head tensor cores multiply mostly padding.
   static bool takes_rows(const FlashinferPlan& p) {
     return p.batch.phase == Phase::kDecode && p.schedule_limits.group() == 1 &&
-           p.batch.max_q_len <= 1 && p.batch.causal &&
-           !p.batch.tree_mask && !p.more_queries_than_keys;
+           p.batch.max_q_len <= 1 && p.batch.causal && !p.batch.tree_mask &&
+           !p.more_queries_than_keys;
   }
 
   static bool takes_hopper(const FlashinferPlan& p) {

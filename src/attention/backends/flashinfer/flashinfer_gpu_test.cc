@@ -24,11 +24,10 @@ class FlashinferTest : public testing::GpuBackendTest {
 };
 
 std::string name(const ProblemOptions& o, const char* what) {
-  return base::cat(what, ": ", o.q_heads, "/", o.kv_heads, " x ", o.head_dim, ", page ",
-                   o.page_size, ", ", tensor::dtype_name(o.kv_dtype),
-                   o.window ? base::cat(", window ", o.window) : "",
-                   o.soft_cap > 0 ? ", soft cap" : "", o.tree ? ", tree" : "",
-                   o.causal ? "" : ", not causal");
+  return base::cat(
+      what, ": ", o.q_heads, "/", o.kv_heads, " x ", o.head_dim, ", page ", o.page_size, ", ",
+      tensor::dtype_name(o.kv_dtype), o.window ? base::cat(", window ", o.window) : "",
+      o.soft_cap > 0 ? ", soft cap" : "", o.tree ? ", tree" : "", o.causal ? "" : ", not causal");
 }
 
 // Lengths about pages, chunks and tiles; sequences without rows, and rows without keys.

@@ -71,9 +71,8 @@ __device__ __forceinline__ void wait_for_cluster(uint64_t* barrier) {
 }
 __device__ __forceinline__ void cluster_starts() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
 #endif
 }
 
@@ -136,8 +135,7 @@ struct Kernel {
       store_remote(remote(shared_address(mine + quad / cluster * kConsumers), quad % cluster),
                    sum + quad * 4);
     __syncwarp();
-    if (threadIdx.x % 32 < cluster)
-      arrive_remote(remote(shared_address(there), threadIdx.x % 32));
+    if (threadIdx.x % 32 < cluster) arrive_remote(remote(shared_address(there), threadIdx.x % 32));
     wait_for_cluster(there);
     for (int quad = rank; quad < kQuads; quad += cluster) {
       float c[4] = {};
@@ -255,8 +253,8 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
     }
 #pragma unroll
     for (int quad = 0; quad < K::kQuads; ++quad)
-      K::store(s, tile, quad, {sum[quad * 4], sum[quad * 4 + 1], sum[quad * 4 + 2],
-                               sum[quad * 4 + 3]});
+      K::store(s, tile, quad,
+               {sum[quad * 4], sum[quad * 4 + 1], sum[quad * 4 + 2], sum[quad * 4 + 3]});
   }
 #else
   device::pdl_trigger();
@@ -284,8 +282,7 @@ int tile_for(const BatchParams& p, int cluster, int clusters) {
 }
 
 template <int kTile, int kGroups>
-void launch(const BatchParams& p, const BatchTuning& tuning, int clusters,
-            device::Stream& stream) {
+void launch(const BatchParams& p, const BatchTuning& tuning, int clusters, device::Stream& stream) {
   using K = Kernel<kTile, kGroups>;
   const int fixed = kBarrierBytes + K::exchange_bytes(tuning.cluster);
   Shape s{.p = p,
@@ -296,14 +293,14 @@ void launch(const BatchParams& p, const BatchTuning& tuning, int clusters,
           .spread = tuning.spread};
   s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
   s.x = tensor_map(p.x, p.m, p.k, p.ldx, p.m);  // what the tile has below is never looked at
-  device::launch_kernel(stream, "batch_linear",
-                        {.grid = static_cast<uint32_t>(std::min(s.tiles, clusters) * s.cluster),
-                         .block = K::kThreads,
-                         .shared_bytes = static_cast<uint32_t>(fixed + s.stages * K::kStageBytes),
-                         .cluster = static_cast<uint32_t>(s.cluster)},
-                        {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"tile", kTile},
-                         {"cluster", s.cluster}},
-                        batch_kernel<kTile, kGroups>, s);
+  device::launch_kernel(
+      stream, "batch_linear",
+      {.grid = static_cast<uint32_t>(std::min(s.tiles, clusters) * s.cluster),
+       .block = K::kThreads,
+       .shared_bytes = static_cast<uint32_t>(fixed + s.stages * K::kStageBytes),
+       .cluster = static_cast<uint32_t>(s.cluster)},
+      {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"tile", kTile}, {"cluster", s.cluster}},
+      batch_kernel<kTile, kGroups>, s);
 }
 
 // Calls use with the kernel's tile and groups.
@@ -317,16 +314,26 @@ void with_kernel(int m, int tile, Use use) {
     }
   };
   switch (tile) {
-    case 16: return with_groups(std::integral_constant<int, 16>());
-    case 32: return with_groups(std::integral_constant<int, 32>());
-    case 48: return with_groups(std::integral_constant<int, 48>());
-    case 64: return with_groups(std::integral_constant<int, 64>());
-    case 96: return with_groups(std::integral_constant<int, 96>());
-    case 128: return with_groups(std::integral_constant<int, 128>());
-    case 160: return with_groups(std::integral_constant<int, 160>());
-    case 192: return with_groups(std::integral_constant<int, 192>());
-    case 224: return with_groups(std::integral_constant<int, 224>());
-    default: return with_groups(std::integral_constant<int, 256>());
+    case 16:
+      return with_groups(std::integral_constant<int, 16>());
+    case 32:
+      return with_groups(std::integral_constant<int, 32>());
+    case 48:
+      return with_groups(std::integral_constant<int, 48>());
+    case 64:
+      return with_groups(std::integral_constant<int, 64>());
+    case 96:
+      return with_groups(std::integral_constant<int, 96>());
+    case 128:
+      return with_groups(std::integral_constant<int, 128>());
+    case 160:
+      return with_groups(std::integral_constant<int, 160>());
+    case 192:
+      return with_groups(std::integral_constant<int, 192>());
+    case 224:
+      return with_groups(std::integral_constant<int, 224>());
+    default:
+      return with_groups(std::integral_constant<int, 256>());
   }
 }
 
@@ -367,9 +374,8 @@ bool batch_linear(const BatchParams& p, const BatchTuning& tuning, const BatchRo
   if (clusters == 0 || tuning.cluster > blocks_of(p.k)) return false;
   const int tile = tile_for(p, tuning.cluster, clusters);
   if (tile == 0) return false;
-  with_kernel(p.m, tile, [&](auto tile, auto groups) {
-    launch<tile, groups>(p, tuning, clusters, stream);
-  });
+  with_kernel(p.m, tile,
+              [&](auto tile, auto groups) { launch<tile, groups>(p, tuning, clusters, stream); });
   return true;
 }
 

@@ -229,8 +229,8 @@ void CudaContext::tune_rows(const Product& p, const device::Buffer& flush, devic
   const Key key = key_of(p);
   const std::vector<cublasLtMatmulAlgo_t> found = candidates(p, key);
   const bool large = p.m > kDecodeRows;
-  std::vector<Way> all(found.begin(),
-                       found.begin() + std::min<int64_t>(std::ssize(found), large ? 4 : kCandidates));
+  std::vector<Way> all(
+      found.begin(), found.begin() + std::min<int64_t>(std::ssize(found), large ? 4 : kCandidates));
   if (batch_room_ && p.m <= kBatchRows)
     for (const int cluster : {1, 2, 4, 8})
       for (const bool spread : {false, true}) all.push_back(BatchTuning{cluster, spread});

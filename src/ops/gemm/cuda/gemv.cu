@@ -468,7 +468,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
                              : int64_t{kAll};
     const int64_t most = tuning.stages > 0 ? std::min(tuning.stages, kMaxStages) : kMaxStages;
     s.stages = static_cast<int32_t>(std::min((room - fixed) / kStage, most));
-    if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>) 
+    if constexpr (std::is_same_v<Format, Bf16Format<true, kTiles>>)
       s.map = tensor_map(p.w, p.n, p.k, p.k, kTileRows);
   }
   const int ctas = tuning.ctas_per_sm ? tuning.ctas_per_sm : kBulk ? 1 : 2;
