@@ -17,17 +17,31 @@ namespace {
 
 constexpr float kLarge = 3e4f;  // in every type of 16 bits
 
-// By trying all: it is for tests. Infinity becomes the largest, or infinity where there is one.
-uint8_t nearest_fp8(float value, float (*widen)(uint8_t)) {
+// The magnitudes that a format has, by their codes: they rise, and NaN is last.
+std::vector<float> magnitudes(float (*widen)(uint8_t)) {
+  std::vector<float> all;
+  for (int code = 0; code < 128 && !std::isnan(widen(static_cast<uint8_t>(code))); ++code)
+    all.push_back(widen(static_cast<uint8_t>(code)));
+  return all;
+}
+
+// Infinity becomes the largest, or infinity where there is one. Of two as near: that nearer to 0.
+uint8_t nearest_fp8(float value, const std::vector<float>& all) {
   if (std::isnan(value)) return 0x7f;
-  uint8_t best = 0;
-  for (int code = 0; code < 256; ++code) {
-    const float x = widen(static_cast<uint8_t>(code));
-    if (std::isnan(x)) continue;
-    if (x == value) return static_cast<uint8_t>(code);
-    if (std::abs(x - value) < std::abs(widen(best) - value)) best = static_cast<uint8_t>(code);
-  }
-  return best;
+  const float x = std::abs(value);
+  auto above = std::lower_bound(all.begin(), all.end(), x);
+  if (above == all.end() || (above != all.begin() && *above != x && x - above[-1] <= *above - x))
+    --above;
+  return static_cast<uint8_t>((above - all.begin()) | (value < 0 ? 0x80 : 0));
+}
+
+uint8_t nearest_e4m3(float value) {
+  static const std::vector<float> all = magnitudes(tensor::f8e4m3_to_f32);
+  return nearest_fp8(value, all);
+}
+uint8_t nearest_e5m2(float value) {
+  static const std::vector<float> all = magnitudes(tensor::f8e5m2_to_f32);
+  return nearest_fp8(value, all);
 }
 
 }  // namespace
@@ -35,9 +49,9 @@ uint8_t nearest_fp8(float value, float (*widen)(uint8_t)) {
 float rounded(float value, DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3:
-      return tensor::f8e4m3_to_f32(nearest_fp8(value, tensor::f8e4m3_to_f32));
+      return tensor::f8e4m3_to_f32(nearest_e4m3(value));
     case DType::kF8E5M2:
-      return tensor::f8e5m2_to_f32(nearest_fp8(value, tensor::f8e5m2_to_f32));
+      return tensor::f8e5m2_to_f32(nearest_e5m2(value));
     case DType::kBF16:
       return tensor::bf16_to_f32(tensor::f32_to_bf16(value));
     case DType::kF16:
@@ -175,10 +189,10 @@ void Problem::write(char* at, float value) {
       std::memcpy(at, &value, 4);
       return;
     case DType::kF8E4M3:
-      *at = static_cast<char>(nearest_fp8(value, tensor::f8e4m3_to_f32));
+      *at = static_cast<char>(nearest_e4m3(value));
       return;
     case DType::kF8E5M2:
-      *at = static_cast<char>(nearest_fp8(value, tensor::f8e5m2_to_f32));
+      *at = static_cast<char>(nearest_e5m2(value));
       return;
     case DType::kBF16:
       half = tensor::f32_to_bf16(value);
