@@ -13,7 +13,7 @@ Capabilities capabilities() {
   c.archs = {Arch::kSm80, Arch::kSm89, Arch::kSm90, Arch::kSm100};
   c.kinds = {AttentionKind::kMha};
   c.phases = {Phase::kPrefill, Phase::kDecode};
-  c.head_dims = {{64, 64}, {128, 128}};
+  c.head_dims = {{64, 64}, {128, 128}, {256, 256}};
   c.q_dtypes = {DType::kBF16, DType::kF16};
   c.kv_dtypes = {DType::kBF16, DType::kF16};
   c.kv_as_q = true;
