@@ -400,6 +400,15 @@ TEST_F(LinearGpuTest, BatchesByEveryCluster) {
     for (const int32_t m : {1, 31, 64, 65, 128}) check_batch(n, k, m);
 }
 
+// Codes pass through the scratch, which the kernel before writes, by the way that was timed for a
+// weight of their shape: it must not read them ahead. Two types take turns, so that what it would
+// find there is another's.
+TEST_F(LinearGpuTest, CodesBesideATunedWeight) {
+  const PackedWeight timed = pack(test::random_weight(DType::kBF16, 2048, 2048, 7), DType::kBF16);
+  for (DType dtype : {DType::kQ8_0, DType::kQ4_K, DType::kQ8_0})
+    check({dtype, 2048, 2048, 80, {.accumulate = true}});
+}
+
 TEST_F(LinearGpuTest, Float32) {
   for (int64_t m : {1, 5, 16, 17, 130}) {
     for (bool deterministic : {false, true}) {

@@ -201,8 +201,10 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
     };
     // The first round of the ring, as far as its tile goes.
     const int ahead = min(s.stages, span);
+    if (s.p.w_is_new) device::pdl_wait();
     if (lane == 0)
       for (int i = 0; i < ahead; ++i) request_weights({i, 0}, first_tile, place(i));
+    __syncwarp();  // the cluster's barrier is for whole warps
     if (s.cluster > 1) cluster_starts();
     device::pdl_wait();
     if (lane == 0) {

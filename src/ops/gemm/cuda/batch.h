@@ -18,7 +18,8 @@ struct BatchParams {
   void* y;          // float32 or bfloat16 [m, n], row stride ldy
   int64_t ldy;      // elements
   bool y_bf16;
-  bool accumulate;  // float32 alone
+  bool accumulate;        // float32 alone
+  bool w_is_new = false;  // the kernel before writes w, which is then not read ahead of its end
 };
 
 // What decides the time only.

@@ -205,7 +205,8 @@ bool CudaContext::launch(const Product& p, const Way& way, device::Stream& strea
                          .y = p.y,
                          .ldy = p.ldy,
                          .y_bf16 = p.y_bf16,
-                         .accumulate = p.beta != 0},
+                         .accumulate = p.beta != 0,
+                         .w_is_new = p.w_is_new},
                         *tuning, batch_room_, stream);
   Call call;
   if (!call.set(api_, p, p.m)) return false;
@@ -285,6 +286,7 @@ void CudaContext::tune(const void* w, int32_t n, int32_t k, device::Device& devi
                  .f32 = false,
                  .y_bf16 = y_bf16,
                  .w = w,
+                 .w_is_new = false,
                  .ldw = k,
                  .w_stride = 0,
                  .x = x->data(),

@@ -24,6 +24,7 @@ struct Product {
   bool f32;  // w, x and y; else w and x bfloat16
   bool y_bf16;
   const void* w;
+  bool w_is_new;          // the launch before writes it
   int64_t ldw, w_stride;  // strides in elements
   const void* x;
   int64_t ldx, x_stride;

@@ -63,6 +63,7 @@ Product product(const LinearParams& p, const void* w, int64_t first, int64_t n) 
           .f32 = layout_of(p) == CudaLayout::kF32,
           .y_bf16 = p.y_dtype == DType::kBF16,
           .w = w,
+          .w_is_new = w != p.weight->data.data(),
           .ldw = p.weight->k,
           .w_stride = 0,
           .x = p.x,
