@@ -17,8 +17,8 @@ constexpr int kCandidates = 16;
 // Smaller weights cost less than the launch around them.
 constexpr int64_t kWorthTuning = 4 << 20;
 constexpr int64_t kMostTuningBytes = int64_t{1} << 30;
-constexpr int32_t kDecodeRows =
-    512;  // above, a product is bound by arithmetic and its time is long
+// Above, a product is bound by arithmetic and its time is long.
+constexpr int32_t kDecodeRows = 512;
 // Milliseconds that a step pays for a kernel of the library beyond its own time: it is launched
 // without dependent launch, which is worth 2.6 us to each product of a step (docs/cuda.md).
 constexpr float kLibraryWaits = 0.002f;
@@ -50,18 +50,14 @@ struct CudaContext::Call {
     const cudaDataType_t out = p.y_bf16 ? CUDA_R_16BF : CUDA_R_32F;
     return ok(api.desc_init(&op, sizeof op, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
            ok(api.desc_set(&op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed)) &&
-           layout(api, w, in, p.k, p.n, p.ldw, p.batch, p.w_stride) &&
-           layout(api, x, in, p.k, m, p.ldx, p.batch, p.x_stride) &&
-           layout(api, y, out, p.n, m, p.ldy, p.batch, p.y_stride);
+           layout(api, w, in, p.k, p.n, p.k) && layout(api, x, in, p.k, m, p.ldx) &&
+           layout(api, y, out, p.n, m, p.ldy);
   }
   static bool ok(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
   static bool layout(const Api& api, cublasLtMatrixLayoutOpaque_t& to, cudaDataType_t type,
-                     int64_t rows, int64_t columns, int64_t ld, int32_t batch, int64_t stride) {
+                     int64_t rows, int64_t columns, int64_t ld) {
     return ok(api.layout_init(&to, sizeof to, type, static_cast<uint64_t>(rows),
-                              static_cast<uint64_t>(columns), ld)) &&
-           ok(api.layout_set(&to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) &&
-           ok(api.layout_set(&to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
-                             sizeof stride));
+                              static_cast<uint64_t>(columns), ld));
   }
 };
 
@@ -98,7 +94,6 @@ Status CudaContext::open(device::Device& device) {
   ATTUNE_RETURN_IF_ERROR(find(api_.desc_init, "cublasLtMatmulDescInit_internal"));
   ATTUNE_RETURN_IF_ERROR(find(api_.desc_set, "cublasLtMatmulDescSetAttribute"));
   ATTUNE_RETURN_IF_ERROR(find(api_.layout_init, "cublasLtMatrixLayoutInit_internal"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.layout_set, "cublasLtMatrixLayoutSetAttribute"));
   ATTUNE_RETURN_IF_ERROR(find(api_.preference_init, "cublasLtMatmulPreferenceInit_internal"));
   ATTUNE_RETURN_IF_ERROR(find(api_.preference_set, "cublasLtMatmulPreferenceSetAttribute"));
   // Also makes the device the thread's current one, which the library's handle is then for.
@@ -127,14 +122,12 @@ Status CudaContext::reserve_scratch(int64_t n, int64_t k, device::Device& device
 
 CudaContext::Key CudaContext::key_of(const Product& p) {
   const int64_t in = p.f32 ? 4 : 2, out = p.y_bf16 ? 2 : 4;
-  const int64_t batched = p.batch > 1 ? -1 : 0;  // all bits, for strides that count
   return {.n = p.n,
           .k = p.k,
           .m = p.deterministic ? kPinnedRows : range_end(p.m),
-          .batch = p.batch,
-          .w_align = alignment(p.w, (p.ldw | (p.w_stride & batched)) * in),
-          .x_align = alignment(p.x, (p.ldx | (p.x_stride & batched)) * in),
-          .y_align = alignment(p.y, (p.ldy | (p.y_stride & batched)) * out),
+          .w_align = alignment(p.w, p.k * in),
+          .x_align = alignment(p.x, p.ldx * in),
+          .y_align = alignment(p.y, p.ldy * out),
           .f32 = p.f32,
           .y_bf16 = p.y_bf16,
           .deterministic = p.deterministic};
@@ -212,7 +205,7 @@ bool CudaContext::launch(const Product& p, const Way& way, device::Stream& strea
   if (!call.set(api_, p, p.m)) return false;
   const float alpha = 1;
   stream.record_launch("cublasLtMatmul", {0, 0, 0}, {0, 0, 0},
-                       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"batch", p.batch}});
+                       {{"n", p.n}, {"k", p.k}, {"m", p.m}});
   return Call::ok(api_.matmul(handle_, &call.op, &alpha, p.w, &call.w, p.x, &call.x, &p.beta, p.y,
                               &call.y, p.y, &call.y, &std::get<cublasLtMatmulAlgo_t>(way),
                               workspace_.data(), kWorkspaceBytes,
@@ -287,15 +280,10 @@ void CudaContext::tune(const void* w, int32_t n, int32_t k, device::Device& devi
                  .y_bf16 = y_bf16,
                  .w = w,
                  .w_is_new = false,
-                 .ldw = k,
-                 .w_stride = 0,
                  .x = x->data(),
                  .ldx = k,
-                 .x_stride = 0,
                  .y = y->data(),
                  .ldy = n,
-                 .y_stride = 0,
-                 .batch = 1,
                  .beta = y_bf16 ? 0.0f : 1.0f,
                  .deterministic = false},
                 *flush, stream);

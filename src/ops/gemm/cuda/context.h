@@ -18,19 +18,17 @@
 
 namespace attune::ops::gemm {
 
-// y[m, n] = x[m, k] * w[n, k]^T + beta * y, row-major, `batch` times.
+// y[m, n] = x[m, k] * w[n, k]^T + beta * y, row-major; w is dense.
 struct Product {
   int32_t n, k, m;
   bool f32;  // w, x and y; else w and x bfloat16
   bool y_bf16;
   const void* w;
-  bool w_is_new;          // the launch before writes it
-  int64_t ldw, w_stride;  // strides in elements
+  bool w_is_new;  // the launch before writes it
   const void* x;
-  int64_t ldx, x_stride;
+  int64_t ldx;  // elements
   void* y;
-  int64_t ldy, y_stride;
-  int32_t batch;
+  int64_t ldy;
   float beta;
   bool deterministic;  // the same algorithm for every m, without a split of k
 };
@@ -58,7 +56,7 @@ class CudaContext {
  private:
   // What decides the algorithm.
   struct Key {
-    int32_t n, k, m, batch;
+    int32_t n, k, m;
     int32_t w_align, x_align, y_align;
     bool f32, y_bf16, deterministic;
     auto operator<=>(const Key&) const = default;
@@ -74,7 +72,6 @@ class CudaContext {
     decltype(cublasLtMatmulDescInit_internal)* desc_init;
     decltype(cublasLtMatmulDescSetAttribute)* desc_set;
     decltype(cublasLtMatrixLayoutInit_internal)* layout_init;
-    decltype(cublasLtMatrixLayoutSetAttribute)* layout_set;
     decltype(cublasLtMatmulPreferenceInit_internal)* preference_init;
     decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
   };

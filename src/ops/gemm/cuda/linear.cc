@@ -64,15 +64,10 @@ Product product(const LinearParams& p, const void* w, int64_t first, int64_t n) 
           .y_bf16 = p.y_dtype == DType::kBF16,
           .w = w,
           .w_is_new = w != p.weight->data.data(),
-          .ldw = p.weight->k,
-          .w_stride = 0,
           .x = p.x,
           .ldx = p.ldx,
-          .x_stride = 0,
           .y = static_cast<char*>(p.y) + first * y_bytes(p),
           .ldy = p.ldy,
-          .y_stride = 0,
-          .batch = 1,
           .beta = p.accumulate ? 1.0f : 0.0f,
           .deterministic = p.deterministic};
 }
