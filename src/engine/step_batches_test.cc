@@ -180,7 +180,6 @@ TEST_F(StepBatchesTest, AnMlaStepIsOneGroupForEachPath) {
   EXPECT_EQ(batch_of(groups[4].plan).phase, Phase::kDecode);
 }
 
-// Plans are kept: a second step of the same kind makes none.
 // Whatever the batch, a step that is filled up has the bucket's length in every array, whole prefix
 // sums, its own rows first, and rows more that read the padding slot and write nowhere.
 TEST_F(StepBatchesTest, BugC09PaddingComesBeforeTheMetadata) {
@@ -225,6 +224,7 @@ TEST_F(StepBatchesTest, BugC09PaddingComesBeforeTheMetadata) {
   }
 }
 
+// Plans are kept: a second step of the same kind makes none.
 TEST_F(StepBatchesTest, PlansAreMadeOnce) {
   StepBatches batches(
       {.page_size = 4, .mla = true, .mla_policy = {.capacity = 8, .absorb_below = 1}});

@@ -362,9 +362,11 @@ BatchRoom prepare_batch(const device::DeviceInfo& info) {
     config.dynamicSmemBytes = kMostShared;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&room.clusters[i], batch_kernel<64, 1>, &config) !=
+    if (cudaOccupancyMaxActiveClusters(&room.clusters[i], batch_kernel<64, 1>, &config) ==
         cudaSuccess)
-      room.clusters[i] = 0;
+      continue;
+    room.clusters[i] = 0;
+    cudaGetLastError();  // else it is the next launch's
   }
 #endif
   return room;
