@@ -104,8 +104,7 @@ class FamilyGpu : public ::testing::TestWithParam<Case> {
     options_.mla_absorb_below = c.absorb_below;
     options_.max_total_tokens = 4096;
     options_.max_running_requests = 8;
-    if (const char* folders = std::getenv("ATTUNE_CUDA_LIBRARIES"))
-      options_.cuda_libraries = folders;
+    options_.cuda_libraries = engine::testing::cuda_libraries();
   }
 
   // The row after `ids[position]`.

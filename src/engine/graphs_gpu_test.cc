@@ -65,8 +65,7 @@ class EngineGraphs : public ::testing::TestWithParam<const char*> {
     options_.max_running_requests = 32;
     options_.cuda_graph_max_bs = 16;
     options_.disable_radix_cache = true;
-    if (const char* folders = std::getenv("ATTUNE_CUDA_LIBRARIES"))
-      options_.cuda_libraries = folders;
+    options_.cuda_libraries = engine::testing::cuda_libraries();
     eager_ = options_;
     eager_.disable_cuda_graph = true;
   }

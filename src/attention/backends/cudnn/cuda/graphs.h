@@ -47,7 +47,7 @@ struct GraphArgs {
 
 class Graph;
 
-// Thread-compatible. Whatever builds a graph takes 10 to 100 ms.
+// Thread-compatible. Whatever builds a graph takes 30 to 500 ms.
 class Graphs {
  public:
   static Result<std::unique_ptr<Graphs>> create(const device::DeviceInfo& info);
