@@ -19,8 +19,8 @@ constexpr int64_t kWorthTuning = 4 << 20;
 constexpr int64_t kMostTuningBytes = int64_t{1} << 30;
 // Above, a product is bound by arithmetic and its time is long.
 constexpr int32_t kDecodeRows = 512;
-// Milliseconds that a step pays for a kernel of the library beyond its own time: it is launched
-// without dependent launch, which is worth 2.6 us to each product of a step (docs/cuda.md).
+// Milliseconds that a step pays for a kernel of the library beyond its own time where others are
+// launched with dependent launch, which is worth 2.6 us to each product of a step (docs/cuda.md).
 constexpr float kLibraryWaits = 0.002f;
 // Ends of ranges (range_end).
 constexpr int32_t kTunedRows[] = {32, 48, 64, 128, 192, 256, 8192};
@@ -247,7 +247,8 @@ void CudaContext::tune_rows(const Product& p, const device::Buffer& flush, devic
         }
         if (i > 0) mine = mine == 0 ? took : std::min(mine, took);
       }
-      if (mine > 0 && std::holds_alternative<cublasLtMatmulAlgo_t>(way)) mine += kLibraryWaits;
+      if (mine > 0 && stream.pdl() && std::holds_alternative<cublasLtMatmulAlgo_t>(way))
+        mine += kLibraryWaits;
       if (mine == 0 || (best > 0 && mine >= best)) continue;
       best = mine;
       std::lock_guard lock(mutex_);
