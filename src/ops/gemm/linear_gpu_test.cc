@@ -11,6 +11,7 @@
 #include "ops/cuda_kernels.h"
 #include "ops/gemm/cuda/batch.h"
 #include "ops/gemm/cuda/context.h"
+#include "ops/gemm/cuda/rows.h"
 #include "ops/gemm/gemm_test_util.h"
 #include "ops/test_stream.h"
 
@@ -400,13 +401,27 @@ TEST_F(LinearGpuTest, BatchesByEveryCluster) {
     for (const int32_t m : {1, 31, 64, 65, 128}) check_batch(n, k, m);
 }
 
-// Codes pass through the scratch, which the kernel before writes, by the way that was timed for a
-// weight of their shape: it must not read them ahead. Two types take turns, so that what it would
-// find there is another's.
-TEST_F(LinearGpuTest, CodesBesideATunedWeight) {
-  const PackedWeight timed = pack(test::random_weight(DType::kBF16, 2048, 2048, 7), DType::kBF16);
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_K, DType::kQ8_0})
-    check({dtype, 2048, 2048, 80, {.accumulate = true}});
+// Nothing is read ahead of the weights that the kernel before makes.
+TEST_F(LinearGpuTest, BatchOfWeightsJustMade) {
+  constexpr int32_t n = 2048, k = 2048, m = 80;
+  const PackedWeight q8 = pack(test::random_weight(DType::kQ8_0, n, k, 7), DType::kBF16);
+  if (!q8.cuda->batch_room()) GTEST_SKIP() << "does not declare products of a decode batch";
+  const device::Buffer x = upload(to_bf16(test::random_floats(m * k, 8))),
+                       w = upload(std::vector<uint16_t>(n * k)),
+                       y = upload(std::vector<float>(m * n));
+  const gemm::BatchParams p{w.data(), n, k, m, x.data(), k, y.data(), n, false, false, true};
+  for (const int32_t of : {1, 2, 4, 8}) {
+    const auto multiply = [&] { gemm::batch_linear(p, {of}, q8.cuda->batch_room(), *stream_); };
+    stream_->fill(w.data(), 0xff, w.bytes());  // NaN
+    stream_->launch([&] {
+      gemm::dequantize({q8.data.as<uint8_t>(), k, 0, n, w.data()}, gemm::CudaLayout::kCode8,
+                       *stream_);
+      multiply();
+    });
+    const auto got = download<float>(y);
+    stream_->launch(multiply);
+    EXPECT_EQ(got, download<float>(y)) << of;
+  }
 }
 
 TEST_F(LinearGpuTest, Float32) {
