@@ -20,6 +20,10 @@ Status check_driver(const std::string& library) {
 }
 
 Status check_arch(int sm, const std::string& gpu, const std::string& built) {
+  if (sm >= 120)
+    return unsupported(base::cat(gpu, " is sm_", sm,
+                                 ", whose multiprocessors have less shared memory than kernels for "
+                                 "sm_90 and later take here: use --device cpu"));
   std::istringstream archs(built);
   for (std::string arch; std::getline(archs, arch, ',');) {
     const int least = std::atoi(arch.c_str());

@@ -33,6 +33,7 @@ TEST(CudaProbe, KnowsWhichCodeRunsWhere) {
   EXPECT_TRUE(check_arch(80, "A100", "80,89,90a").ok());
   EXPECT_FALSE(check_arch(100, "B200", "90a").ok()) << "90a is for 9.0 alone";
   EXPECT_FALSE(check_arch(75, "T4", "80").ok());
+  EXPECT_FALSE(check_arch(120, "RTX 5090", "90").ok()) << "too little shared memory";
   const Status status = check_arch(89, "NVIDIA L4", "90a");
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("NVIDIA L4 is sm_89, this build has kernels for 90a: "

@@ -209,8 +209,12 @@ class CuptiTracer final : public Tracer {
       c.names.clear();
     }
     running_ = true;
-    for (const CUpti_ActivityKind kind : kKinds)
-      ATTUNE_RETURN_IF_ERROR(c.api.check(c.api.cuptiActivityEnable(kind), "cuptiActivityEnable"));
+    for (const CUpti_ActivityKind kind : kKinds) {
+      const Status enabled = c.api.check(c.api.cuptiActivityEnable(kind), "cuptiActivityEnable");
+      if (enabled.ok()) continue;
+      disable();
+      return enabled;
+    }
     return {};
   }
 

@@ -50,8 +50,6 @@ class FlashinferMlaBackend final : public Backend {
     Support s;
     if (!batch.causal) s.reasons.push_back("flashinfer_mla masks causally only");
     if (batch.tree_mask) s.reasons.push_back("flashinfer_mla has no tree mask");
-    if (batch.deterministic)
-      s.reasons.push_back("flashinfer_mla cuts sequences by what else is in the batch");
     return s;
   }
 

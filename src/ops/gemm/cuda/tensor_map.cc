@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/check.h"
 #include "ops/gemm/cuda/layout.h"
 
 namespace attune::ops::gemm {
@@ -31,9 +32,11 @@ CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int64_t stride
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
   const cuuint32_t box[] = {kBlockK, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), sizes, strides, box,
-            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult made =
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), sizes, strides,
+                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  ATTUNE_CHECK(made == CUDA_SUCCESS);
   return map;
 }
 

@@ -93,5 +93,19 @@ __device__ __forceinline__ void wgmma(float (&c)[kRows / 2], uint64_t a, uint64_
 #endif
 }
 #undef ATTUNE_WGMMA
+#undef ATTUNE_8
+#undef ATTUNE_16
+#undef ATTUNE_32
+#undef ATTUNE_64
+#undef ATTUNE_R8
+#undef ATTUNE_R24
+#undef ATTUNE_R0
+#undef ATTUNE_R1
+#undef ATTUNE_R2
+#undef ATTUNE_R3
+#undef ATTUNE_R4
+#undef ATTUNE_R5
+#undef ATTUNE_R6
+#undef ATTUNE_R7
 
 }  // namespace attune::ops::gemm
