@@ -39,7 +39,7 @@ timeout 600 ./attune_gpu_test "${model[@]}" "$@" >"$log" 2>&1
 count attune_gpu_test $?
 grep '^device: ' "$log"
 # What the program itself says of the device.
-echo "says $(timeout 60 ./attune explain --device cuda --model-preset llama3-8b 2>&1 | head -n 1)"
+echo "says $(timeout 60 env -u ATTUNE_TEST_DATA -u ATTUNE_TEST_MODEL ./attune explain --device cuda --model-preset llama3-8b 2>&1 | head -n 1)"
 
 # Its tools slow kernels down a hundredfold, make launches wait and tell of calls that fail: for small shapes alone.
 # Every kernel of ours and every backend is in one of these; SanitizedFamily has whole models of a few tokens.
