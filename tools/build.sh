@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/build.sh PRESET [TARGET ...]: configures build/PRESET when needed and builds (attune, unless told).
-# release and debug have the CUDA device where nvcc is; CUDA=OFF leaves it out.
+# release and debug have the CUDA device where nvcc is; CUDA=OFF leaves it out, CUDA_ARCHS and CUDA_KERNELS choose its kernels.
 source "$(dirname "$0")/common.sh"
 # Clones in other folders share what ccache knows.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
@@ -15,8 +15,7 @@ case $preset in release | debug)
   options+=("-DATTUNE_FLASHINFER:BOOL=$flashinfer")
   [[ $(cuda_wanted) == ON && -d build/cudnn/include ]] && cudnn=ON || cudnn=OFF
   options+=("-DATTUNE_CUDNN:BOOL=$cudnn")
-  [[ -z ${CUDA_ARCHS:-} ]] || options+=("-DATTUNE_CUDA_ARCHS:STRING=$CUDA_ARCHS")
-  [[ -z ${CUDA_KERNELS:-} ]] || options+=("-DATTUNE_CUDA_KERNELS:STRING=$CUDA_KERNELS")
+  options+=("-DATTUNE_CUDA_ARCHS:STRING=${CUDA_ARCHS:-90a}" "-DATTUNE_CUDA_KERNELS:STRING=${CUDA_KERNELS:-core}")
   ;;
 esac
 is_set() { grep -qxF -- "${1#-D}" "build/$preset/CMakeCache.txt" 2>/dev/null; }

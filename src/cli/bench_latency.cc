@@ -31,8 +31,12 @@ Status latency(const Invocation& call, const bench::LatencyConfig& config,
   const Options options = call.settings.options();
   std::unique_ptr<device::Tracer> tracer;  // before the model is loaded: it may be refused
   if (!trace_path.empty()) {
+    if (options.device == "cpu")
+      return invalid_argument("--trace tells what a GPU does: use --device cuda");
+    auto made = device::create_cuda_tracer(options.cuda_libraries);
+    if (!made.ok()) return made.status().with_context("--trace");
+    tracer = std::move(*made);
     ATTUNE_RETURN_IF_ERROR(write_file(trace_path, ""));
-    ATTUNE_ASSIGN_OR_RETURN(tracer, device::create_cuda_tracer(options.cuda_libraries));
   }
   ATTUNE_ASSIGN_OR_RETURN(auto engine, Engine::create(options));
   ATTUNE_ASSIGN_OR_RETURN(auto rows, bench::run_latency(*engine, config));

@@ -124,6 +124,15 @@ class Frame(unittest.TestCase):
                 self.assertIn(result.returncode, (1, 2), (flag, path, result.stderr))
                 self.assertIn(told, result.stderr)
 
+    def test_a_trace_that_cannot_be_leaves_the_file_alone(self):
+        with tempfile.NamedTemporaryFile("w+") as kept:
+            kept.write("kept")
+            kept.flush()
+            result = run("bench", "latency", "--device", "cpu", "--trace", kept.name)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("--trace tells what a GPU does: use --device cuda", result.stderr)
+            self.assertEqual(open(kept.name).read(), "kept")
+
     def test_sizes_that_no_memory_holds_are_refused(self):
         for args in (["serving", "--num-prompts", 2**31 - 1], ["serving", "--random-input-len", 2**31 - 1],
                      ["latency", "--model", MODEL, "--input-len", 2**31 - 1],
