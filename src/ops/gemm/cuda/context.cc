@@ -63,9 +63,9 @@ struct CudaContext::Call {
 
 Result<std::shared_ptr<CudaContext>> CudaContext::of(device::Device& device) {
   static std::mutex mutex;
-  static std::map<int32_t, std::weak_ptr<CudaContext>> contexts;
+  static std::map<const device::Device*, std::weak_ptr<CudaContext>> contexts;
   std::lock_guard lock(mutex);
-  std::weak_ptr<CudaContext>& known = contexts[device.info().index];
+  std::weak_ptr<CudaContext>& known = contexts[&device];
   if (auto context = known.lock()) return context;
   std::shared_ptr<CudaContext> context(new CudaContext(device.info()));
   ATTUNE_RETURN_IF_ERROR(context->open(device));

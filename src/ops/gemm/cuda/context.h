@@ -1,5 +1,5 @@
-// What the products of one GPU share: cuBLASLt, its workspace, and room for weights that are made
-// bfloat16 to be multiplied. Every weight packed for the GPU holds it. One stream at a time.
+// What the products of one Device share: cuBLASLt, its workspace, and room for weights that are
+// made bfloat16 to be multiplied. Every weight packed for the GPU holds it. One stream at a time.
 #pragma once
 
 #include <cublasLt.h>
