@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <thread>
+
+#include "device/per_device.h"
 
 namespace attune::device {
 namespace {
@@ -16,15 +16,11 @@ constexpr unsigned kMostThreads = 32;       // they are bound by memory
 }  // namespace
 
 std::shared_ptr<Uploader> Uploader::of(Device& device) {
-  static std::mutex mutex;
-  static std::map<Device*, std::weak_ptr<Uploader>> known;
-  std::lock_guard lock(mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  if (const auto found = known.find(&device); found != known.end())
-    if (auto uploader = found->second.lock()) return uploader;
-  std::shared_ptr<Uploader> uploader(new Uploader(device));
-  known[&device] = uploader;
-  return uploader;
+  static PerDevice<Uploader> uploaders;
+  const auto make = [&]() -> Result<std::shared_ptr<Uploader>> {
+    return std::shared_ptr<Uploader>(new Uploader(device));
+  };
+  return uploaders.get(device, make).value();
 }
 
 Uploader::Uploader(Device& device)

@@ -49,6 +49,12 @@ class Library {
     ATTUNE_ASSIGN_OR_RETURN(void* address, find(symbol));
     return reinterpret_cast<F*>(address);
   }
+  // The same into `to`, which stays as it was where the library has none.
+  template <typename F>
+  Status bind(F*& to, const char* symbol) const {
+    ATTUNE_ASSIGN_OR_RETURN(to, function<F>(symbol));
+    return {};
+  }
 
  private:
   struct Closer {

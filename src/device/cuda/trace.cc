@@ -56,14 +56,9 @@ struct Api {
     auto opened = Library::open(cupti_name(), LibraryPlaces::of_process(libraries));
     if (!opened.ok()) return opened.status();
     library = std::move(*opened);
-#define ATTUNE_CUPTI_FIND(name)                                                   \
-  {                                                                               \
-    auto found = library->function<std::remove_pointer_t<decltype(name)>>(#name); \
-    if (!found.ok()) return found.status();                                       \
-    name = *found;                                                                \
-  }
-    ATTUNE_CUPTI_API(ATTUNE_CUPTI_FIND)
-#undef ATTUNE_CUPTI_FIND
+#define ATTUNE_CUPTI_BIND(name) ATTUNE_RETURN_IF_ERROR(library->bind(name, #name));
+    ATTUNE_CUPTI_API(ATTUNE_CUPTI_BIND)
+#undef ATTUNE_CUPTI_BIND
 #undef ATTUNE_CUPTI_API
     return {};
   }

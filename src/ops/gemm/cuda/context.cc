@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "device/per_device.h"
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/grouped.h"
 #include "ops/gemm/cuda/rows.h"
@@ -62,15 +63,12 @@ struct CudaContext::Call {
 };
 
 Result<std::shared_ptr<CudaContext>> CudaContext::of(device::Device& device) {
-  static std::mutex mutex;
-  static std::map<const device::Device*, std::weak_ptr<CudaContext>> contexts;
-  std::lock_guard lock(mutex);
-  std::weak_ptr<CudaContext>& known = contexts[&device];
-  if (auto context = known.lock()) return context;
-  std::shared_ptr<CudaContext> context(new CudaContext(device.info()));
-  ATTUNE_RETURN_IF_ERROR(context->open(device));
-  known = context;
-  return context;
+  static device::PerDevice<CudaContext> contexts;
+  return contexts.get(device, [&]() -> Result<std::shared_ptr<CudaContext>> {
+    std::shared_ptr<CudaContext> context(new CudaContext(device.info()));
+    ATTUNE_RETURN_IF_ERROR(context->open(device));
+    return context;
+  });
 }
 
 Status CudaContext::open(device::Device& device) {
@@ -79,23 +77,19 @@ Status CudaContext::open(device::Device& device) {
       auto library,
       device::Library::open(name, device::LibraryPlaces::of_process(info_.libraries)));
   library_ = std::make_unique<device::Library>(std::move(library));
-  const auto find = [&](auto*& to, const char* symbol) -> Status {
-    ATTUNE_ASSIGN_OR_RETURN(
-        to,
-        library_->function<std::remove_pointer_t<std::remove_reference_t<decltype(to)>>>(symbol));
-    return {};
-  };
-  ATTUNE_RETURN_IF_ERROR(find(api_.create, "cublasLtCreate"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.destroy, "cublasLtDestroy"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.matmul, "cublasLtMatmul"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.heuristic, "cublasLtMatmulAlgoGetHeuristic"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.check, "cublasLtMatmulAlgoCheck"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.algo_get, "cublasLtMatmulAlgoConfigGetAttribute"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.desc_init, "cublasLtMatmulDescInit_internal"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.desc_set, "cublasLtMatmulDescSetAttribute"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.layout_init, "cublasLtMatrixLayoutInit_internal"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.preference_init, "cublasLtMatmulPreferenceInit_internal"));
-  ATTUNE_RETURN_IF_ERROR(find(api_.preference_set, "cublasLtMatmulPreferenceSetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.create, "cublasLtCreate"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.destroy, "cublasLtDestroy"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.matmul, "cublasLtMatmul"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.heuristic, "cublasLtMatmulAlgoGetHeuristic"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.check, "cublasLtMatmulAlgoCheck"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.algo_get, "cublasLtMatmulAlgoConfigGetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.desc_init, "cublasLtMatmulDescInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.desc_set, "cublasLtMatmulDescSetAttribute"));
+  ATTUNE_RETURN_IF_ERROR(library_->bind(api_.layout_init, "cublasLtMatrixLayoutInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(
+      library_->bind(api_.preference_init, "cublasLtMatmulPreferenceInit_internal"));
+  ATTUNE_RETURN_IF_ERROR(
+      library_->bind(api_.preference_set, "cublasLtMatmulPreferenceSetAttribute"));
   // Also makes the device the thread's current one, which the library's handle is then for.
   ATTUNE_ASSIGN_OR_RETURN(workspace_, device.allocate(kWorkspaceBytes, "cuBLASLt's workspace"));
   if (!prepare_gemv(info_)) return unsupported("the NVIDIA driver has no tensor maps: update it");

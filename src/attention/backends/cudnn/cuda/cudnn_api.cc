@@ -43,19 +43,11 @@ struct Api {
     auto opened = Library::open(device::cudnn_name(), device::LibraryPlaces::of_process(libraries));
     if (!opened.ok()) return opened.status();
     library = std::move(*opened);
-#define ATTUNE_CUDNN_FIND(name)                                                   \
-  {                                                                               \
-    auto found = library->function<std::remove_pointer_t<decltype(name)>>(#name); \
-    if (!found.ok()) return found.status();                                       \
-    name = *found;                                                                \
-  }
-    ATTUNE_CUDNN_API(ATTUNE_CUDNN_FIND)
-#undef ATTUNE_CUDNN_FIND
-    if (const auto found =
-            library->function<std::remove_pointer_t<decltype(cudnnGetExecutionPlanWorkspaceSize)>>(
-                "cudnnGetExecutionPlanWorkspaceSize");
-        found.ok())
-      cudnnGetExecutionPlanWorkspaceSize = *found;
+#define ATTUNE_CUDNN_BIND(name) ATTUNE_RETURN_IF_ERROR(library->bind(name, #name));
+    ATTUNE_CUDNN_API(ATTUNE_CUDNN_BIND)
+#undef ATTUNE_CUDNN_BIND
+    static_cast<void>(
+        library->bind(cudnnGetExecutionPlanWorkspaceSize, "cudnnGetExecutionPlanWorkspaceSize"));
     if (cudnnGetVersion() >= kOldest) return {};
     return unsupported(base::cat("cuDNN: ", library->path(), " is version ", cudnnGetVersion(),
                                  ", older than ", kOldest,
