@@ -32,6 +32,9 @@ __device__ __forceinline__ void pdl_trigger() {
 #endif
 }
 
+// The most shared memory of a CTA from sm_90 on.
+inline constexpr int kMostSharedBytes = 227 * 1024;
+
 struct LaunchShape {
   dim3 grid, block;
   uint32_t shared_bytes = 0;  // above 48 KiB the caller has raised the kernel's limit

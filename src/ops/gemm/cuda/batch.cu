@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 #include "device/cuda/launch.cuh"
 #include "ops/gemm/cuda/batch.h"
@@ -24,7 +25,6 @@ namespace {
 constexpr int kBlockBytes = kBlockK * 2;  // of a row
 constexpr int kMostStages = 16;
 constexpr int kBarrierBytes = 1024;  // a stage's alignment
-constexpr int kMostShared = 227 * 1024;
 
 struct Shape {
   BatchParams p;
@@ -264,7 +264,13 @@ __global__ void __launch_bounds__(Kernel<kTile, kGroups>::kThreads, 1)
 #endif
 }
 
-constexpr int kTiles[] = {16, 32, 48, 64, 96, 128, 160, 192, 224, 256};
+using Tiles = std::integer_sequence<int, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256>;
+
+// use(integral_constant) of each.
+template <int... kTile, typename Use>
+void for_tiles(std::integer_sequence<int, kTile...>, Use use) {
+  (use(std::integral_constant<int, kTile>()), ...);
+}
 
 // The tile whose CTAs read least: rows of x come from the L2, which costs less. 0: a cluster would
 // have more than one tile, and the exchange's room is there once.
@@ -272,14 +278,14 @@ int tile_for(const BatchParams& p, int cluster, int clusters) {
   constexpr double kRowsCost = 0.25;
   int best = 0;
   double best_cost = 0;
-  for (const int tile : kTiles) {
+  for_tiles(Tiles(), [&](int tile) {
     const int64_t tiles = (p.n + tile - 1) / tile, rounds = (tiles + clusters - 1) / clusters;
-    if (cluster > 1 && rounds > 1) continue;
+    if (cluster > 1 && rounds > 1) return;
     const double cost = static_cast<double>(rounds) * (tile + kRowsCost * p.m);
-    if (best > 0 && cost >= best_cost) continue;
+    if (best > 0 && cost >= best_cost) return;
     best_cost = cost;
     best = tile;
-  }
+  });
   return best;
 }
 
@@ -290,7 +296,7 @@ void launch(const BatchParams& p, const BatchTuning& tuning, int clusters, devic
   Shape s{.p = p,
           .blocks = static_cast<int32_t>(blocks_of(p.k)),
           .tiles = (p.n + kTile - 1) / kTile,
-          .stages = std::min((kMostShared - fixed) / K::kStageBytes, kMostStages),
+          .stages = std::min((device::kMostSharedBytes - fixed) / K::kStageBytes, kMostStages),
           .cluster = tuning.cluster,
           .spread = tuning.spread};
   s.w = tensor_map(p.w, p.n, p.k, p.k, kTile);
@@ -308,35 +314,14 @@ void launch(const BatchParams& p, const BatchTuning& tuning, int clusters, devic
 // Calls use with the kernel's tile and groups.
 template <typename Use>
 void with_kernel(int m, int tile, Use use) {
-  const auto with_groups = [&](auto tile) {
+  for_tiles(Tiles(), [&](auto of) {
+    if (of != tile) return;
     if (m <= 64) {
-      use(tile, std::integral_constant<int, 1>());
+      use(of, std::integral_constant<int, 1>());
     } else {
-      use(tile, std::integral_constant<int, 2>());
+      use(of, std::integral_constant<int, 2>());
     }
-  };
-  switch (tile) {
-    case 16:
-      return with_groups(std::integral_constant<int, 16>());
-    case 32:
-      return with_groups(std::integral_constant<int, 32>());
-    case 48:
-      return with_groups(std::integral_constant<int, 48>());
-    case 64:
-      return with_groups(std::integral_constant<int, 64>());
-    case 96:
-      return with_groups(std::integral_constant<int, 96>());
-    case 128:
-      return with_groups(std::integral_constant<int, 128>());
-    case 160:
-      return with_groups(std::integral_constant<int, 160>());
-    case 192:
-      return with_groups(std::integral_constant<int, 192>());
-    case 224:
-      return with_groups(std::integral_constant<int, 224>());
-    default:
-      return with_groups(std::integral_constant<int, 256>());
-  }
+  });
 }
 
 }  // namespace
@@ -346,11 +331,12 @@ BatchRoom prepare_batch(const device::DeviceInfo& info) {
 #ifdef ATTUNE_HOPPER
   if (info.sm != 90) return room;
   for (const int m : {64, 128})
-    for (const int tile : kTiles)
+    for_tiles(Tiles(), [&](int tile) {
       with_kernel(m, tile, [](auto tile, auto groups) {
         cudaFuncSetAttribute(batch_kernel<tile, groups>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, device::kMostSharedBytes);
       });
+    });
   room.clusters[0] = info.multiprocessors;
   for (int i = 1; i < 4; ++i) {
     cudaLaunchAttribute attribute{};
@@ -359,7 +345,7 @@ BatchRoom prepare_batch(const device::DeviceInfo& info) {
     cudaLaunchConfig_t config{};
     config.gridDim = static_cast<uint32_t>(info.multiprocessors) >> i << i;
     config.blockDim = Kernel<64, 1>::kThreads;
-    config.dynamicSmemBytes = kMostShared;
+    config.dynamicSmemBytes = device::kMostSharedBytes;
     config.attrs = &attribute;
     config.numAttrs = 1;
     if (cudaOccupancyMaxActiveClusters(&room.clusters[i], batch_kernel<64, 1>, &config) ==

@@ -44,6 +44,10 @@ __device__ __forceinline__ uint64_t evict_first() {
 #endif
   return policy;
 }
+// More than half of what a multiprocessor has: two CTAs of a launch on one would leave another
+// without work.
+inline constexpr int kLeastShared = 115 * 1024;
+
 __device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t bytes,
                                            uint64_t* barrier, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900

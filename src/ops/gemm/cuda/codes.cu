@@ -15,6 +15,7 @@
 #include "device/cuda/launch.cuh"
 #include "ops/gemm/cuda/bulk_copy.cuh"
 #include "ops/gemm/cuda/codes.h"
+#include "ops/gemm/cuda/x_rows.cuh"
 
 namespace attune::ops::gemm {
 namespace {
@@ -209,27 +210,6 @@ struct Codes {
   }
 };
 
-// All of x, of which the rows' ends are filled up with zeros to a unit. By all threads; those who
-// read it wait for `there` and the CTA's barrier.
-__device__ void load_x(const GemvParams& p, uint8_t* to, int stride, uint64_t* there) {
-  const auto* x = static_cast<const uint16_t*>(p.x);
-  const int rest = (kUnitK - p.k % kUnitK) % kUnitK / 2;  // pairs; k is even
-  for (int i = threadIdx.x; i < p.m * rest; i += kThreads)
-    reinterpret_cast<uint32_t*>(to + i / rest * stride + p.k * 2)[i % rest] = 0;
-  if ((reinterpret_cast<uint64_t>(x) | (p.ldx * 2)) % 16 == 0) {
-    if (threadIdx.x == 0) barrier_expect(there, p.m * p.k * 2);
-    if (threadIdx.x >= 32) return;
-    __syncwarp();
-    if (threadIdx.x < p.m)
-      copy_row(to + threadIdx.x * stride, x + threadIdx.x * p.ldx, p.k * 2, there);
-    return;
-  }
-  if (threadIdx.x == 0) barrier_expect(there, 0);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < p.m * p.k; i += kThreads)
-    reinterpret_cast<uint16_t*>(to + i / p.k * stride)[i % p.k] = x[i / p.k * p.ldx + i % p.k];
-}
-
 // The i-th of a CTA's results.
 struct Output {
   int tile, at;  // of the CTA's; in the tile, [m][kTileRows]
@@ -298,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1) codes_kernel(const __grid_constan
   device::pdl_wait();
 
   __syncthreads();  // the barriers are there
-  load_x(p, x_shared, s.x_stride, x_there);
+  load_x<true, kThreads, kUnitK>(p, 0, p.k, x_shared, s.x_stride, x_there);
   // What the first of this thread's results is added to, while there is time.
   const int outputs = tiles * kTileRows * p.m;
   const auto output = [&](int i) { return Output(p, first_tile, i); };
@@ -368,8 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1) codes_kernel(const __grid_constan
 template <CudaLayout kLayout, int kRows>
 bool launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream& stream) {
   constexpr int kStage = kWarps * Codes<kLayout, kRows>::kUnitBytes;
-  // More than half of what a multiprocessor has, see gemv.cu.
-  constexpr int64_t kLeast = 115 * 1024, kAll = 227 * 1024;
+  constexpr int64_t kAll = device::kMostSharedBytes;
   const int32_t stride = (p.k + kUnitK - 1) / kUnitK * kUnitK * 2 + 16;
   const int64_t fixed = kBarrierBytes + kWarps * 2 * kTileRows * kRows * 4 + int64_t{p.m} * stride;
   if (fixed + 2 * kStage > kAll) return false;
@@ -381,7 +360,8 @@ bool launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
       stream, "codes",
       {.grid = static_cast<uint32_t>(ctas),
        .block = kThreads,
-       .shared_bytes = static_cast<uint32_t>(std::max(fixed + stages * kStage, kLeast))},
+       .shared_bytes =
+           static_cast<uint32_t>(std::max<int64_t>(fixed + stages * kStage, kLeastShared))},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", stages}}, codes_kernel<kLayout, kRows>,
       Shape{.p = p,
             .stages = stages,
@@ -425,7 +405,7 @@ void prepare_codes() {
       with_kernel(static_cast<CudaLayout>(layout), m, [](auto of, auto rows) {
         return cudaFuncSetAttribute(codes_kernel<of, rows>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    227 * 1024) == cudaSuccess;
+                                    device::kMostSharedBytes) == cudaSuccess;
       });
 }
 

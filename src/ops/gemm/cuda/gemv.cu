@@ -15,6 +15,7 @@
 #include "ops/gemm/cuda/gemv.h"
 #include "ops/gemm/cuda/mma.cuh"
 #include "ops/gemm/cuda/tensor_map.h"
+#include "ops/gemm/cuda/x_rows.cuh"
 
 namespace attune::ops::gemm {
 namespace {
@@ -211,39 +212,6 @@ struct CodeFormat {
 
 // ---- the kernel ----
 
-// k0 .. k0 + k of x into shared memory, with zeros up to a block's end. By all threads; those who
-// read it wait for `there` and the CTA's barrier.
-template <bool kBulk>
-__device__ void load_x(const GemvParams& p, int k0, int k, uint8_t* to, int stride,
-                       uint64_t* there) {
-  const auto* x = static_cast<const uint16_t*>(p.x) + k0;
-  const int pad = (kBlockK - k % kBlockK) % kBlockK / 2;  // pairs
-  for (int i = threadIdx.x; i < p.m * pad; i += kThreads)
-    reinterpret_cast<uint32_t*>(to + i / pad * stride + k * 2)[i % pad] = 0;
-  const bool aligned = (reinterpret_cast<uint64_t>(x) | (p.ldx * 2)) % 16 == 0;
-  if (kBulk && aligned) {
-    if (threadIdx.x == 0) barrier_expect(there, p.m * k * 2);
-    if (threadIdx.x / 32 != 0) return;
-    __syncwarp();
-    if (threadIdx.x < p.m)
-      copy_row(to + threadIdx.x * stride, x + threadIdx.x * p.ldx, k * 2, there);
-    return;
-  }
-  if (kBulk && threadIdx.x == 0) barrier_expect(there, 0);
-  if (aligned) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < p.m * (k / 8); i += kThreads) {
-      const int row = i / (k / 8), at = i % (k / 8);
-      reinterpret_cast<uint4*>(to + row * stride)[at] =
-          reinterpret_cast<const uint4*>(x + row * p.ldx)[at];
-    }
-  } else {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < p.m * k; i += kThreads)
-      reinterpret_cast<uint16_t*>(to + i / k * stride)[i % k] = x[i / k * p.ldx + i % k];
-  }
-}
-
 // A thread's element of a tile of y, what is there to add to, and where its sums lie.
 struct Output {
   int64_t at = -1;  // in y; -1: none
@@ -353,8 +321,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   device::pdl_wait();
 
   const auto request_x = [&](int part, int turn) {
-    load_x<kBulk>(p, part * kBlockK, min((part + part_blocks) * kBlockK, p.k) - part * kBlockK,
-                  x_shared + turn % 2 * x_bytes, s.x_stride, x_there + turn % 2);
+    load_x<kBulk, kThreads, kBlockK>(p, part * kBlockK,
+                                     min((part + part_blocks) * kBlockK, p.k) - part * kBlockK,
+                                     x_shared + turn % 2 * x_bytes, s.x_stride, x_there + turn % 2);
   };
   __syncthreads();  // the barriers are there
   request_x(0, 0);
@@ -441,9 +410,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
 template <typename Format, int kTiles, bool kBulk>
 void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream& stream,
             const GemvTuning& tuning) {
-  // More than half of what a multiprocessor has: two CTAs of a launch on one would leave another
-  // without work.
-  constexpr int kLeast = 115 * 1024, kAll = 227 * 1024;
+  constexpr int kAll = device::kMostSharedBytes;
   constexpr int kFewest = 2;
   constexpr int kStage = kBulk ? kWarps * Format::kUnitBytes : 0;
   const int limit = kBulk ? kAll : 96 * 1024;  // sm_89 has no more
@@ -477,7 +444,7 @@ void launch(const GemvParams& p, const device::DeviceInfo& info, device::Stream&
       {.grid = static_cast<uint32_t>(std::min<int64_t>(info.multiprocessors * ctas, tiles_of(p.n))),
        .block = kThreads,
        .shared_bytes = static_cast<uint32_t>(std::max<int64_t>(
-           fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeast : 0))},
+           fixed + s.stages * kStage, kBulk && tuning.ctas_per_sm < 2 ? kLeastShared : 0))},
       {{"n", p.n}, {"k", p.k}, {"m", p.m}, {"stages", s.stages}},
       gemv_kernel<Format, kTiles, kBulk>, s);
 }
@@ -523,7 +490,7 @@ bool prepare_gemv(const device::DeviceInfo& info) {
     for (int m : {8, 16})
       with_kernel(static_cast<CudaLayout>(layout), m, info.sm >= 90,
                   [&](auto format, auto tiles, auto bulk) {
-                    const int most = bulk ? 227 * 1024 : 96 * 1024;
+                    const int most = bulk ? device::kMostSharedBytes : 96 * 1024;
                     cudaFuncSetAttribute(gemv_kernel<decltype(format), tiles, bulk>,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, most);
                   });

@@ -187,9 +187,9 @@ class CudaSampler final : public DeviceSampler {
   // A row's slices lie in shared memory where clusters are and it is large enough.
   Status choose_shape(const device::DeviceInfo& info) {
     cluster_ = info.sm >= 90 ? kMaxCluster : 1;
-    constexpr int64_t kSharedPerBlock = 227 << 10;
     slice_bytes_ = int64_t{slice_elems(config_.vocab, cluster_)} * 4;
-    if (cluster_ == 1 || slice_bytes_ + sampler_static_bytes() > kSharedPerBlock) slice_bytes_ = 0;
+    if (cluster_ == 1 || slice_bytes_ + sampler_static_bytes() > device::kMostSharedBytes)
+      slice_bytes_ = 0;
     return prepare_sampler_kernels(slice_bytes_);
   }
 
