@@ -168,53 +168,12 @@ __device__ float likely_bound(float distance, uint32_t wanted, Memory& s) {
   return s.bound;
 }
 
-// The warps' masses, which lie in block 0, up to where a sum passes a target. By a warp.
-struct Masses {
-  static constexpr int32_t kEach = kMostWarps / kWarp;
-  double own[kEach], upto;  // upto: of all to this lane's
+using Masses = WarpMasses<kMostWarps>;
 
-  __device__ explicit Masses(const Memory& s) : upto(0) {
-    const int32_t warps = cluster_size() * kDrawWarps;
-#pragma unroll
-    for (int32_t k = 0; k < kEach; ++k) {
-      const int32_t w = Row::lane() * kEach + k;
-      own[k] = w < warps ? s.warp_mass[w] : 0;
-      upto += own[k];
-    }
-    upto = warp_scan(upto);
-  }
-  __device__ double total() const {
-    return __shfl_sync(~0u, upto, kWarp - 1);
-  }
-
-  // The warp in which the sum passes `target`, and what is left for it; where rounding leaves none,
-  // the last that has any.
-  __device__ int32_t find(double target, double* left) const {
-    double below = __shfl_up_sync(~0u, upto, 1);
-    if (Row::lane() == 0) below = 0;
-    int32_t chosen = INT32_MAX, last = -1;
-    double rest = 0;
-#pragma unroll
-    for (int32_t k = 0; k < kEach; ++k) {
-      if (own[k] > 0) {
-        last = Row::lane() * kEach + k;
-        if (chosen == INT32_MAX && target < below + own[k]) {
-          chosen = last;
-          rest = target - below;
-        }
-      }
-      below += own[k];
-    }
-    chosen = __reduce_min_sync(~0u, chosen);
-    last = __reduce_max_sync(~0u, last);
-    if (chosen == INT32_MAX) {
-      *left = INFINITY;
-      return last;
-    }
-    *left = __shfl_sync(~0u, rest, chosen / kEach);
-    return chosen;
-  }
-};
+// Of all warps, which lie in block 0. By a warp of it.
+__device__ Masses masses_of(const Memory& s) {
+  return Masses(cluster_size() * kDrawWarps, [&](int32_t w) { return s.warp_mass[w]; });
+}
 
 struct Drawing {
   float peak, inverse;
@@ -226,7 +185,7 @@ struct Drawing {
 
 // Block 0's end of a draw in order of ids, of all that min-p leaves.
 __device__ int32_t draw_by_id(const Runs& runs, const Drawing& d, float min_p, Memory& s) {
-  const Masses masses(s);
+  const Masses masses = masses_of(s);
   double left;
   const int32_t run = masses.find(d.u * masses.total(), &left);
   // Every thread has neighbours of that run.
@@ -330,7 +289,7 @@ __device__ int32_t collect_keys(uint32_t lowest, Memory& s) {
 __device__ int32_t draw(const Runs& runs, const Place& place, int32_t position, int32_t vocab,
                         float best, float peak, Memory& s) {
   const Choice choice = {place.top_k, place.top_p, place.min_p};
-  const bool top_k = choice.top_k > 0 && choice.top_k < vocab;
+  const bool top_k = cuts_top_k(choice.top_k, vocab);
   const bool by_id = !top_k && choice.top_p >= 1.0f;
   const Drawing d = {peak, 1.0f / place.temperature,
                      uniform(place.seed, static_cast<uint64_t>(static_cast<int64_t>(position)))};
@@ -338,12 +297,8 @@ __device__ int32_t draw(const Runs& runs, const Place& place, int32_t position, 
   bool all = false;  // nothing else can be drawn
   if (!by_id) {
     const int32_t threads = cluster_size() * kDrawThreads;
-    bound = likely_bound((peak - best) * d.inverse, top_k ? choice.top_k : threads * 15 / 16,
-                         s);  // top-p: some 5,700
-    // The peak's mass is 1. So at most half of what top-p leaves out has less than this.
-    if (!top_k)
-      bound = fmaxf(bound,
-                    fmaxf(choice.min_p, (1.0f - choice.top_p) * 0.5f / static_cast<float>(vocab)));
+    bound = likely_bound((peak - best) * d.inverse, top_k ? choice.top_k : threads * 15 / 16, s);
+    if (!top_k) bound = fmaxf(bound, choice.min_p);  // kLeastMinP or more: way_of
     bound = fminf(fmaxf(bound, kSmallest), 1.0f);
     all = bound <= fmaxf(top_k ? 0.0f : choice.min_p, kSmallest);
   }
@@ -373,15 +328,14 @@ __device__ int32_t draw(const Runs& runs, const Place& place, int32_t position, 
       }
     });
   }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+  sum = warp_total(sum);
   if (Row::lane() == 0) of_block(&s, 0)->warp_mass[cluster_rank() * kDrawWarps + Row::warp()] = sum;
   if (!by_id && !top_k) fill_mass_bins(s);
   cluster_sync();
   int32_t count = 0;
   double total = 0;
   if (cluster_rank() == 0 && !by_id) {
-    total = Masses(s).total();
+    total = masses_of(s).total();
     uint32_t lowest = 0;
     if (!top_k) lowest = needed_bits(static_cast<double>(choice.top_p) * total, s);
     all &= lowest == 0;

@@ -42,6 +42,14 @@ __device__ __forceinline__ void add(Peak& p, float v, int32_t id) {
   }
 }
 
+// Without branches, so that what they read is under way at once.
+__device__ __forceinline__ bool takes_peak(const Place& p) {
+  return bool(p.temperature < kGreedyBelow) | bool(p.top_k == 1);
+}
+__device__ __forceinline__ bool cuts_top_k(int32_t top_k, int32_t vocab) {
+  return bool(top_k > 0) & bool(top_k < vocab);
+}
+
 enum class Way : uint8_t {
   kPeak,   // it is the peak of the logits as they came
   kDraw,   // drawn from the logits as they came; from few of them, most likely
@@ -53,16 +61,14 @@ enum class Way : uint8_t {
 constexpr int32_t kMostTopK = 512;
 constexpr float kLeastMinP = 0.01f;
 
-// The same before and after the row's token is stored. Without branches, so that what it reads is
-// under way at once.
+// The same before and after the row's token is stored.
 __device__ __forceinline__ Way way_of(const Place& p, int32_t vocab) {
   const bool changed = bool(p.top_logprobs >= 0) | bool(p.num_bias != 0) | bool(p.penalised != 0) |
                        (bool(p.num_forbidden != 0) & bool(p.output_tokens < p.min_new_tokens));
-  const bool peak = bool(p.temperature < kGreedyBelow) | bool(p.top_k == 1);
-  const bool top_k = bool(p.top_k > 0) & bool(p.top_k < vocab);
+  const bool top_k = cuts_top_k(p.top_k, vocab);
   const bool wide = (top_k & bool(p.top_k > kMostTopK)) |
                     (!top_k & bool(p.top_p < 1.0f) & bool(p.min_p < kLeastMinP));
-  return changed ? Way::kOther : peak ? Way::kPeak : wide ? Way::kOther : Way::kDraw;
+  return changed ? Way::kOther : takes_peak(p) ? Way::kPeak : wide ? Way::kOther : Way::kDraw;
 }
 
 // Of one thread.

@@ -62,6 +62,13 @@ __device__ __forceinline__ T shuffle_xor(T v, int offset) {
   return v;
 }
 
+// Of the lanes, in every lane.
+__device__ __forceinline__ double warp_total(double v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
+  return v;
+}
+
 // This thread's part of a row. A warp has a run of neighbours, which it reads in stripes, a lane
 // four neighbours of each; so order by (block, warp, stripe, lane) is order by id.
 class Row {

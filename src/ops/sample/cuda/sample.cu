@@ -147,47 +147,14 @@ __device__ void draw_by_id(Row& row, double u, Shared& s) {
   // A warp's sum, in the place where the reducer has it: by (block, warp), so by id.
   double own = 0;
   row.for_each([&](float v, int32_t) { own += v; });
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) own += shuffle_xor(own, offset);
+  own = warp_total(own);
   if (Row::lane() == 0) s.select.warp_mass[Row::warp()] = own;
   cluster_sync();
-  const int32_t warps = row.blocks() * kRowWarps, lane = Row::lane();
-  constexpr int32_t kEach = kMaxCluster * kRowWarps / kWarp;
-  double sums[kEach], mine = 0;
-#pragma unroll
-  for (int32_t k = 0; k < kEach; ++k) {
-    const int32_t w = lane * kEach + k;
-    sums[k] = w < warps ? of_block(&s, w / kRowWarps)->select.warp_mass[w % kRowWarps] : 0;
-    mine += sums[k];
-  }
-  const double upto = warp_scan(mine);
-  const double total = __shfl_sync(~0u, upto, kWarp - 1);
-  const double target = u * total;
-  // The warp in which the sum passes the target, and what is left for it; else the last that has
-  // any.
-  double below = __shfl_up_sync(~0u, upto, 1);
-  if (lane == 0) below = 0;
-  int32_t chosen = INT32_MAX, last = -1;
-  double left = 0;
-#pragma unroll
-  for (int32_t k = 0; k < kEach; ++k) {
-    if (sums[k] > 0) {
-      last = lane * kEach + k;
-      if (chosen == INT32_MAX && target < below + sums[k]) {
-        chosen = last;
-        left = target - below;
-      }
-    }
-    below += sums[k];
-  }
-  chosen = __reduce_min_sync(~0u, chosen);
-  last = __reduce_max_sync(~0u, last);
-  if (chosen == INT32_MAX) {
-    chosen = last;
-    left = INFINITY;
-  } else {
-    left = __shfl_sync(~0u, left, chosen / kEach);
-  }
+  const WarpMasses<kMaxCluster * kRowWarps> masses(row.blocks() * kRowWarps, [&](int32_t w) {
+    return of_block(&s, w / kRowWarps)->select.warp_mass[w % kRowWarps];
+  });
+  double left;
+  const int32_t chosen = masses.find(u * masses.total(), &left), lane = Row::lane();
   if (chosen != row.rank() * kRowWarps + Row::warp()) return;
   // The first id whose sum passes what is left; where rounding leaves none, the last that has any.
   int32_t last_id = -1;
@@ -269,7 +236,7 @@ __device__ void draw_by_rank(Row& row, const Place& place, double u, bool top_k,
 // The row's values become probabilities of which the peak's is 1; drawn in s.token of block 0.
 __device__ void draw(Row& row, const Place& place, float peak, int32_t position, int32_t vocab,
                      Shared& s) {
-  const bool top_k = place.top_k > 0 && place.top_k < vocab;
+  const bool top_k = cuts_top_k(place.top_k, vocab);
   const bool by_id = !top_k && place.top_p >= 1.0f;
   const float inverse = 1.0f / place.temperature, least = by_id ? place.min_p : 0.0f;
   row.transform([&](float l, int32_t) {
@@ -304,7 +271,7 @@ __device__ void sample_row(const SampleArgs& a, int64_t i, int32_t place_id, flo
       peak = merged(peak, reducer);
     }
     if (finite(peak)) {
-      if (place.temperature < kGreedyBelow || place.top_k == 1) {
+      if (takes_peak(place)) {
         token = peak.id;
       } else {
         draw(row, place, peak.value, a.positions[i], a.vocab, s);

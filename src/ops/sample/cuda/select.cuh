@@ -66,6 +66,60 @@ __device__ __forceinline__ T warp_scan(T v) {
   return v;
 }
 
+// The masses of a cluster's warps, at most kMost, up to where a sum passes a target. By a warp.
+template <int32_t kMost>
+class WarpMasses {
+ public:
+  // mass(w): that of warp w of the cluster's `warps`, in order of ids.
+  template <typename Mass>
+  __device__ WarpMasses(int32_t warps, Mass mass) {
+    double own = 0;
+#pragma unroll
+    for (int32_t k = 0; k < kEach; ++k) {
+      const int32_t w = Row::lane() * kEach + k;
+      own_[k] = w < warps ? mass(w) : 0;
+      own += own_[k];
+    }
+    upto_ = warp_scan(own);
+  }
+  __device__ double total() const {
+    return __shfl_sync(~0u, upto_, kWarp - 1);
+  }
+
+  // The warp in which the sum passes `target`, and what is left for it; where rounding leaves none,
+  // the last that has any.
+  __device__ int32_t find(double target, double* left) const {
+    double below = __shfl_up_sync(~0u, upto_, 1);
+    if (Row::lane() == 0) below = 0;
+    int32_t chosen = INT32_MAX, last = -1;
+    double rest = 0;
+#pragma unroll
+    for (int32_t k = 0; k < kEach; ++k) {
+      if (own_[k] > 0) {
+        last = Row::lane() * kEach + k;
+        if (chosen == INT32_MAX && target < below + own_[k]) {
+          chosen = last;
+          rest = target - below;
+        }
+      }
+      below += own_[k];
+    }
+    chosen = __reduce_min_sync(~0u, chosen);
+    last = __reduce_max_sync(~0u, last);
+    if (chosen == INT32_MAX) {
+      *left = INFINITY;
+      return last;
+    }
+    *left = __shfl_sync(~0u, rest, chosen / kEach);
+    return chosen;
+  }
+
+ private:
+  static constexpr int32_t kEach = kMost / kWarp;
+  static_assert(kMost % kWarp == 0);
+  double own_[kEach], upto_;  // upto_: of all to this lane's
+};
+
 // The row's values are probabilities in [0, 1], of which one is 1; zeros take no part.
 class Selector {
  public:
