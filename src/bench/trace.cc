@@ -37,14 +37,20 @@ void erase_all(std::string& text, std::string_view part) {
     text.erase(at, part.size());
 }
 
-void append_event(std::string& out, const Trace& trace, const Activity& a, size_t process,
+// Of all names of a trace, which has a thousand activities for each.
+std::vector<std::string> short_names(const Trace& trace) {
+  std::vector<std::string> names;
+  for (const std::string& name : trace.names) names.push_back(short_name(name));
+  return names;
+}
+
+void append_event(std::string& out, const std::string& name, const Activity& a, size_t process,
                   size_t lane, int64_t zero) {
   char numbers[160];
   std::snprintf(numbers, sizeof numbers,
                 ",\"ph\":\"X\",\"pid\":%zu,\"tid\":%zu,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
                 process, lane, static_cast<double>(a.begin_ns - zero) / 1e3,
                 static_cast<double>(a.end_ns - a.begin_ns) / 1e3);
-  const std::string name = short_name(trace.names[a.name]);
   out += base::cat("{\"name\":", base::json_quote(name), ",\"cat\":\"",
                    family_name(family_of(name)), "\"", numbers, "\"stream\":", a.stream);
   if (a.kind == Activity::Kind::kKernel) {
@@ -83,6 +89,7 @@ StepTimes step_times(const Trace& trace, const StepWindow& window) {
   const double steps = window.steps, span = static_cast<double>(window.end_ns - window.begin_ns);
   const double us = 1e-3 / steps;  // of ns in the window, per step
   StepTimes out{.steps = window.steps, .step_us = span * us};
+  const std::vector<std::string> names = short_names(trace);
   std::unordered_map<std::string, KernelTime> kernels;
   int64_t seen = window.begin_ns;  // up to here every instant is counted
   int64_t idle = 0;
@@ -90,7 +97,7 @@ StepTimes step_times(const Trace& trace, const StepWindow& window) {
     const int64_t begin = std::max(a.begin_ns, window.begin_ns);
     const int64_t end = std::min(a.end_ns, window.end_ns);
     if (end <= begin) continue;
-    KernelTime& kernel = kernels[short_name(trace.names[a.name])];
+    KernelTime& kernel = kernels[names[a.name]];
     if (begin == a.begin_ns) kernel.launches += 1 / steps;
     kernel.busy_us += static_cast<double>(end - begin) * us;
     const int64_t gap = std::max<int64_t>(0, begin - seen);
@@ -116,6 +123,7 @@ std::string chrome_trace(const std::vector<NamedTrace>& traces) {
   std::string out = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
   for (size_t i = 0; i < traces.size(); ++i) {
     const auto& [name, trace] = traces[i];
+    const std::vector<std::string> names = short_names(trace);
     const int64_t zero = trace.activities.empty() ? 0 : trace.activities.front().begin_ns;
     std::vector<int64_t> lanes;  // when each is free again
     for (const Activity& a : trace.activities) {
@@ -123,7 +131,7 @@ std::string chrome_trace(const std::vector<NamedTrace>& traces) {
       while (lane < lanes.size() && lanes[lane] > a.begin_ns) ++lane;
       if (lane == lanes.size()) lanes.push_back(0);
       lanes[lane] = a.end_ns;
-      append_event(out, trace, a, i, lane, zero);
+      append_event(out, names[a.name], a, i, lane, zero);
     }
     out += base::cat("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":", i,
                      ",\"args\":{\"name\":", base::json_quote(name), "}}",
