@@ -83,6 +83,10 @@ class EngineImpl final : public Engine {
     });
   }
 
+  Status clear_storage() override {
+    return invalid_argument("there is no storage tier: start with --hicache-storage-backend");
+  }
+
   void drain(double seconds) override {
     auto idle = std::make_shared<std::promise<void>>();
     std::future<void> done = idle->get_future();

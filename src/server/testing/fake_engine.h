@@ -34,7 +34,7 @@ class FakeEngine : public Engine {
   int32_t slots = 1 << 20;     // requests that run at once
   int32_t fail_at_token = -1;  // kError there
   Status refuse_submit;        // what submit() returns, when not ok
-  Status flush_status;
+  Status flush_status, clear_status;
   bool keep_seen = true;
   ModelInfo info;
 
@@ -53,6 +53,7 @@ class FakeEngine : public Engine {
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void abort(RequestId id) override;
   Status flush_cache() override { return flush_status; }
+  Status clear_storage() override { return clear_status; }
   void drain(double seconds) override;
   const ModelInfo& model() const override { return info; }
   EngineStats stats() const override;
