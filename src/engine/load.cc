@@ -198,7 +198,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size);
   if (!options.disable_radix_cache)
     e.index = std::make_unique<kv::PrefixIndex>(
-        *e.pool, kv::make_lru_policy(rc.num_slots - 1),
+        *e.pool, kv::make_lru_policy,
         kv::CacheIdentity{cat(e.model.path, ":", e.model.parameters, ":", e.model.weight_format),
                           tensor::dtype_name(resolution.kv_dtype), resolution.kv_layout});
   e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());

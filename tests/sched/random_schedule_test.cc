@@ -33,7 +33,7 @@ class Trial {
       : case_(c),
         rng_(seed),
         pool_(c.pages + 1, c.page_size),
-        index_(pool_, kv::make_lru_policy(pool_.total()), {"model", "f32", "hnd"}, {seed, 1}),
+        index_(pool_, kv::make_lru_policy, {"model", "f32", "hnd"}, {seed, 1}),
         scheduler_(c.config, pool_, c.radix ? &index_ : nullptr),
         device_(scheduler_.config(), pool_) {
     for (int i = 0; i < 3; ++i)
@@ -67,7 +67,7 @@ class Trial {
   // Feeds what was recorded to a scheduler that has no device; whether each plan came again.
   bool replay() const {
     kv::PagePool pool(case_.pages + 1, case_.page_size);
-    kv::PrefixIndex index(pool, kv::make_lru_policy(pool.total()), {"model", "f32", "hnd"});
+    kv::PrefixIndex index(pool, kv::make_lru_policy, {"model", "f32", "hnd"});
     Scheduler scheduler(case_.config, pool, case_.radix ? &index : nullptr);
     return std::ranges::all_of(record_, [&](const auto& event) { return event(scheduler); });
   }

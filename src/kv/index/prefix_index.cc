@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "kv/index/page_key.h"
 
 namespace attune::kv {
 namespace {
@@ -44,17 +45,6 @@ void append_field(std::string& out, std::string_view field) {
   out.append(field);
 }
 
-constexpr int32_t kFirstRoot = -2;  // PageId(-2 - r) stands for root r as a parent
-bool is_root(PageId id) {
-  return id.value <= kFirstRoot;
-}
-size_t root_number(PageId id) {
-  return static_cast<size_t>(kFirstRoot - id.value);
-}
-PageId root_id(size_t number) {
-  return PageId(kFirstRoot - static_cast<int32_t>(number));
-}
-
 }  // namespace
 
 HashSeed random_hash_seed() {
@@ -63,24 +53,28 @@ HashSeed random_hash_seed() {
   return {word(), word()};
 }
 
-PrefixIndex::PrefixIndex(PagePool& pool, std::unique_ptr<EvictionPolicy> policy,
-                         CacheIdentity identity, HashSeed seed)
+PrefixIndex::PrefixIndex(PagePool& pool, MakePolicy make_policy, CacheIdentity identity,
+                         HashSeed seed, TierPlan tiers)
     : pool_(pool),
-      policy_(std::move(policy)),
+      policy_(make_policy(pool.max_pages())),
+      dirty_policy_(make_policy(pool.max_pages())),
+      host_policy_(make_policy(pool.max_pages())),
       seed_(seed),
+      tiers_(std::move(tiers)),
       page_size_(static_cast<size_t>(pool.page_size())) {
   append_field(identity_, identity.model_fingerprint);
   append_field(identity_, identity.kv_dtype);
   append_field(identity_, identity.layout);
-  const auto pages = static_cast<size_t>(pool.total());
+  const auto pages = static_cast<size_t>(pool.max_pages());
   nodes_.resize(pages);
   tokens_.resize(pages * page_size_);
+  if (tiers_.storage) keys_.resize(pages);
   buckets_.assign(std::bit_ceil(pages + pages / 2), -1);
 }
 
 PrefixIndex::~PrefixIndex() {
-  ATTUNE_CHECK(evictable_ == pages_);  // a pin outlives its index
-  evict(pages_);
+  ATTUNE_CHECK(evictable_ == resident_);  // a pin outlives its index
+  clear();
 }
 
 PrefixSalt PrefixIndex::salt(std::string_view adapter, std::string_view cache_salt) const {
@@ -118,7 +112,10 @@ PageId PrefixIndex::make_root(const PrefixSalt& salt) {
   }
   const int32_t number = free_roots_.back();
   free_roots_.pop_back();
-  roots_[static_cast<size_t>(number)] = {roots_by_salt_.emplace(salt, number).first, 0};
+  Root& root = roots_[static_cast<size_t>(number)];
+  root = Root{};
+  root.name = roots_by_salt_.emplace(salt, number).first;
+  if (tiers_.storage) root.key = root_key(salt.bytes_, tiers_.root_salt);
   return root_id(static_cast<size_t>(number));
 }
 
@@ -131,26 +128,23 @@ PageId PrefixIndex::find_child(PageId parent, std::span<const TokenId> tokens) c
   return PageId();
 }
 
-template <typename Visit>
-PageId PrefixIndex::walk(std::span<const TokenId> tokens, const PrefixSalt& salt,
-                         Visit visit) const {
-  PageId at = find_root(salt);
-  if (!is_root(at)) return PageId();
-  for (; tokens.size() >= page_size_; tokens = tokens.subspan(page_size_)) {
-    const PageId child = find_child(at, tokens.first(page_size_));
-    if (!child.valid()) break;
-    visit(child);
-    at = child;
-  }
-  return at;
-}
-
 PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt) {
   PrefixMatch found;
   const uint64_t now = ++clock_;
-  const PageId last = walk(tokens, salt, [&](PageId id) {
-    policy_->on_use(id, now);
-    found.slots.push_back(node(id).page.slot());
+  PageId last;
+  walk(tokens, salt, [&](PageId id) {
+    const Node& n = node(id);
+    if (n.page.state() == PageState::kReady) {
+      found.slots.push_back(n.page.slot());
+      last = id;
+    } else if (n.page.state() == PageState::kFilling) {
+      found.loading = found.host_pages == 0;
+      return false;
+    } else {
+      ++found.host_pages;
+    }
+    use(id, now);
+    return true;
   });
   if (found.slots.empty()) return found;
   hold(last);
@@ -160,8 +154,12 @@ PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt
 
 int32_t PrefixIndex::peek(std::span<const TokenId> tokens, const PrefixSalt& salt) const {
   int32_t pages = 0;
-  walk(tokens, salt, [&](PageId) { ++pages; });
+  walk(tokens, salt, [&](PageId) { return ++pages, true; });
   return pages * static_cast<int32_t>(page_size_);
+}
+
+PageId PrefixIndex::parent_of(const PrefixPin& pin, const PrefixSalt& salt) const {
+  return pin.pages_ > 0 ? pin.node_ : find_root(salt);
 }
 
 PrefixIndex::Extended PrefixIndex::extend(PrefixPin& pin, const PrefixSalt& salt,
@@ -169,55 +167,100 @@ PrefixIndex::Extended PrefixIndex::extend(PrefixPin& pin, const PrefixSalt& salt
   ATTUNE_CHECK(tokens.size() == page_size_);
   const PageId parent = pin.pages_ > 0 ? pin.node_ : make_root(salt);
   PageId child = find_child(parent, tokens);
-  if (!child.valid()) child = add_child(parent, tokens, std::move(page));
-  policy_->on_use(child, ++clock_);
-  hold(child);
+  if (!child.valid()) {
+    page.publish();
+    child = add_child(parent, tokens, std::move(page));
+  } else if (node(child).page.state() == PageState::kAbsent) {
+    pool_.adopt(node(child).page, std::move(page));  // computed again: the host has it still
+    ++version_;
+  }
   const int32_t length = pin.pages_ + 1;
+  hold(child);
+  use(child, ++clock_);
+  update(child);
   pin = PrefixPin(this, child, length);  // lets the parent go only now
   return {node(child).page.slot(), std::move(page)};
 }
 
+bool PrefixIndex::next_is_loading(const PrefixPin& pin, const PrefixSalt& salt,
+                                  std::span<const TokenId> tokens) const {
+  const PageId parent = parent_of(pin, salt);
+  const PageId child = is_root(parent) || parent.valid() ? find_child(parent, tokens) : PageId();
+  return child.valid() && node(child).page.state() == PageState::kFilling;
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+int32_t& PrefixIndex::first_child(PageId parent) {
+  return is_root(parent) ? roots_[root_number(parent)].first_child : node(parent).first_child;
+}
+
 PageId PrefixIndex::add_child(PageId parent, std::span<const TokenId> tokens, OwnedPage page) {
   const PageId id = page.id();
-  page.publish();
   std::ranges::copy(
       tokens, tokens_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(id.value) * page_size_));
   const auto bucket = static_cast<uint32_t>(hash(parent, tokens) & (buckets_.size() - 1));
-  node(id) = Node{std::move(page), parent, buckets_[bucket], bucket, 0, 0, true};
-  buckets_[bucket] = id.value;
-  add_children(parent, 1);
-  ++pages_, ++evictable_, ++version_;
-  policy_->on_evictable(id);
-  return id;
-}
-
-void PrefixIndex::add_children(PageId parent, int32_t delta) {
-  if (is_root(parent)) {
-    Root& root = roots_[root_number(parent)];
-    root.children += delta;
-    if (root.children > 0) return;
-    roots_by_salt_.erase(root.name);
-    free_roots_.push_back(static_cast<int32_t>(root_number(parent)));
-    return;
+  Node& n = node(id);
+  n = Node{};
+  n.page = std::move(page);
+  n.parent = parent;
+  n.next = std::exchange(buckets_[bucket], id.value);
+  n.bucket = bucket;
+  n.next_sibling = std::exchange(first_child(parent), id.value);
+  if (n.next_sibling >= 0) node(PageId(n.next_sibling)).previous_sibling = id.value;
+  n.live = true;
+  if (tiers_.storage) {
+    const PageKey& above = is_root(parent) ? roots_[root_number(parent)].key
+                                           : keys_[static_cast<size_t>(parent.value)];
+    keys_[static_cast<size_t>(id.value)] = child_key(above, tokens);
   }
-  Node& n = node(parent);
-  n.children += delta;
-  if (n.holds > 0) return;
-  if (n.children == 0) policy_->on_evictable(parent);
-  if (n.children == 1 && delta > 0) policy_->on_kept(parent);
+  if (is_root(parent)) {
+    ++roots_[root_number(parent)].children;
+  } else {
+    ++node(parent).children;
+    update(parent);
+  }
+  ++pages_, ++version_;
+  update(id);
+  return id;
 }
 
 void PrefixIndex::remove_leaf(PageId id) {
   Node& n = node(id);
   ATTUNE_CHECK(n.live && n.children == 0 && n.holds == 0);
-  policy_->on_kept(id);
   int32_t* link = &buckets_[n.bucket];
   while (*link != id.value) link = &node(PageId(*link)).next;
   *link = n.next;
   const PageId parent = n.parent;
+  if (n.next_sibling >= 0) node(PageId(n.next_sibling)).previous_sibling = n.previous_sibling;
+  (n.previous_sibling >= 0 ? node(PageId(n.previous_sibling)).next_sibling : first_child(parent)) =
+      n.next_sibling;
+  n.live = false;
+  update(id);
   n = Node{};  // frees the page
-  --pages_, --evictable_, ++version_;
-  add_children(parent, -1);
+  --pages_, ++version_;
+  if (!is_root(parent)) {
+    --node(parent).children;
+    update(parent);
+  } else if (Root& root = roots_[root_number(parent)]; --root.children == 0) {
+    roots_by_salt_.erase(root.name);
+    free_roots_.push_back(static_cast<int32_t>(root_number(parent)));
+  }
+}
+
+// Deepest pages first, without recursion: paths are long.
+void PrefixIndex::remove_tree(PageId id) {
+  for (PageId at = id;;) {
+    if (node(at).first_child >= 0) {
+      at = PageId(node(at).first_child);
+      continue;
+    }
+    const PageId parent = node(at).parent;
+    host_evicted_total_ += node(at).page.host_state() != PageState::kAbsent;
+    remove_leaf(at);
+    if (at == id) return;
+    at = parent;
+  }
 }
 
 int32_t PrefixIndex::evict(int32_t n) {
@@ -225,68 +268,89 @@ int32_t PrefixIndex::evict(int32_t n) {
   for (; done < n; ++done) {
     const auto victim = policy_->victim();
     if (!victim) break;
-    remove_leaf(*victim);
+    if (OwnedPage& page = node(*victim).page; page.host_state() == PageState::kReady) {
+      page.drop_device();
+      ++version_;
+      update(*victim);
+    } else {
+      remove_tree(*victim);
+    }
   }
   evicted_total_ += static_cast<uint64_t>(done);
   return done;
+}
+
+bool PrefixIndex::evict_host() {
+  const auto victim = host_policy_->victim();
+  if (!victim) return false;
+  remove_leaf(*victim);
+  ++host_evicted_total_;
+  return true;
+}
+
+void PrefixIndex::clear() {
+  while (evict(resident_) > 0) {
+  }
+  while (evict_host()) {
+  }
 }
 
 // A node counts as one hold on its parent while it is held itself, so a walk up stops at the first
 // node that was held already.
 void PrefixIndex::hold(PageId id) {
   for (; id.valid(); id = node(id).parent) {
-    Node& n = node(id);
-    if (n.holds++ > 0) return;
-    --evictable_;
-    if (n.children == 0) policy_->on_kept(id);
+    if (node(id).holds++ > 0) return;
+    update(id);
   }
 }
 
-void PrefixIndex::unhold(PageId id) {
+void PrefixIndex::unhold(PageId id, bool used) {
   const uint64_t now = ++clock_;
   for (; id.valid(); id = node(id).parent) {
-    Node& n = node(id);
-    if (--n.holds > 0) return;
-    ++evictable_;
-    policy_->on_use(id, now);
-    if (n.children == 0) policy_->on_evictable(id);
+    if (--node(id).holds > 0) return;
+    if (used) touch(id, now);
+    update(id);
   }
 }
 
-std::string PrefixIndex::check() const {
-  std::vector<int32_t> children(nodes_.size(), 0), held_children(nodes_.size(), 0);
-  std::vector<int32_t> root_children(roots_.size(), 0);
-  int32_t live = 0, free_of_holds = 0;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& n = nodes_[i];
-    if (!n.live) continue;
-    ++live;
-    free_of_holds += n.holds == 0;
-    if (n.page.id().value != static_cast<int32_t>(i)) return "a node holds another page";
-    if (n.page.state() != PageState::kReady) return "a cached page is not ready";
-    if (!(find_child(n.parent, tokens_of(PageId(static_cast<int32_t>(i)))) == n.page.id()))
-      return "a node is not found by its tokens";
-    if (is_root(n.parent)) {
-      ++root_children[root_number(n.parent)];
-    } else {
-      if (!node(n.parent).live) return "a node's parent is gone";
-      ++children[static_cast<size_t>(n.parent.value)];
-      held_children[static_cast<size_t>(n.parent.value)] += n.holds > 0;
-    }
-  }
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i].children != children[i]) return "a count of children is wrong";
-    if (nodes_[i].holds < held_children[i]) return "a count of holds is too low";
-  }
-  for (const auto& [salt, number] : roots_by_salt_) {
-    const auto r = static_cast<size_t>(number);
-    if (root_children[r] == 0 || roots_[r].children != root_children[r])
-      return "a root's count of children is wrong";
-  }
-  if (live != pages_) return "the count of cached pages is wrong";
-  if (live != pool_.count(PageState::kReady)) return "a ready page is not in the index";
-  if (free_of_holds != evictable_) return "the count of evictable pages is wrong";
-  return "";
+void PrefixIndex::touch(PageId id, uint64_t now) {
+  for (EvictionPolicy* policy : {policy_.get(), dirty_policy_.get(), host_policy_.get()})
+    policy->on_use(id, now);
+}
+
+void PrefixIndex::use(PageId id, uint64_t now) {
+  touch(id, now);
+  const int needed = tiers_.write == WritePolicy::kWriteThroughSelective ? 2 : 1;
+  if (++node(id).uses >= needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
+}
+
+void PrefixIndex::tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable) {
+  if (known == evictable) return;
+  known = evictable;
+  evictable ? policy.on_evictable(id) : policy.on_kept(id);
+}
+
+// After any change of a node: what is counted and what the policies know of it follow.
+void PrefixIndex::update(PageId id) {
+  Node& n = node(id);
+  const bool there = n.live && n.page.state() != PageState::kAbsent;
+  const bool ready = n.live && n.page.state() == PageState::kReady && n.holds == 0;
+  const bool clean = n.live && n.page.host_state() == PageState::kReady;
+  evictable_ += ready - n.evictable;
+  n.evictable = ready;
+  dirty_ += (ready && !clean) - n.dirty;
+  n.dirty = ready && !clean;
+  const bool leaf = ready && n.resident_children == 0;
+  tell(*policy_, id, n.leaf, leaf);
+  tell(*dirty_policy_, id, n.dirty_leaf, leaf && !clean && !n.wanted);
+  tell(*host_policy_, id, n.host_leaf,
+       clean && !there && n.holds == 0 && n.children == 0 && !pool_.in_transfer(id));
+  if (n.resident == there) return;
+  resident_ += there - n.resident;
+  n.resident = there;
+  if (is_root(n.parent)) return;
+  node(n.parent).resident_children += there ? 1 : -1;
+  update(n.parent);
 }
 
 }  // namespace attune::kv

@@ -15,7 +15,7 @@ static_assert(!std::is_copy_constructible_v<PrefixPin>);
 struct Cache {
   explicit Cache(int32_t pages, int32_t page_size, HashSeed seed = {1, 2})
       : pool(pages + 1, page_size),
-        index(pool, make_lru_policy(pages), {"model-1", "f32", "hnd"}, seed),
+        index(pool, make_lru_policy, {"model-1", "f32", "hnd"}, seed),
         salt(index.salt("", "")) {}
 
   // As a sequence does: matches, then computes and publishes what is missing. The pin of it all.
@@ -184,7 +184,7 @@ TEST(BugD28, IdentityIsContentNotName) {
   PagePool pool(4, 1);
   const CacheIdentity base{"model", "f32", "hnd"};
   const auto salt_of = [&](CacheIdentity i) {
-    return PrefixIndex(pool, make_lru_policy(3), std::move(i)).salt("", "");
+    return PrefixIndex(pool, make_lru_policy, std::move(i)).salt("", "");
   };
   EXPECT_EQ(salt_of(base), salt_of({"model", "f32", "hnd"}));
   EXPECT_NE(salt_of(base), salt_of({"model2", "f32", "hnd"}));
