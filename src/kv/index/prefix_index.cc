@@ -145,11 +145,12 @@ PageId PrefixIndex::walk(std::span<const TokenId> tokens, const PrefixSalt& salt
   return at;
 }
 
-PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt) {
+PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt,
+                               int32_t priority) {
   PrefixMatch found;
   const uint64_t now = ++clock_;
   const PageId last = walk(tokens, salt, [&](PageId id) {
-    policy_->on_use(id, now);
+    policy_->on_use(id, now, priority);
     found.slots.push_back(node(id).page.slot());
   });
   if (found.slots.empty()) return found;
@@ -165,12 +166,13 @@ int32_t PrefixIndex::peek(std::span<const TokenId> tokens, const PrefixSalt& sal
 }
 
 PrefixIndex::Extended PrefixIndex::extend(PrefixPin& pin, const PrefixSalt& salt,
-                                          std::span<const TokenId> tokens, OwnedPage page) {
+                                          std::span<const TokenId> tokens, OwnedPage page,
+                                          int32_t priority) {
   ATTUNE_CHECK(tokens.size() == page_size_);
   const PageId parent = pin.pages_ > 0 ? pin.node_ : make_root(salt);
   PageId child = find_child(parent, tokens);
   if (!child.valid()) child = add_child(parent, tokens, std::move(page));
-  policy_->on_use(child, ++clock_);
+  policy_->on_use(child, ++clock_, priority);
   hold(child);
   const int32_t length = pin.pages_ + 1;
   pin = PrefixPin(this, child, length);  // lets the parent go only now
@@ -210,7 +212,7 @@ void PrefixIndex::add_children(PageId parent, int32_t delta) {
 void PrefixIndex::remove_leaf(PageId id) {
   Node& n = node(id);
   ATTUNE_CHECK(n.live && n.children == 0 && n.holds == 0);
-  policy_->on_kept(id);
+  policy_->on_gone(id);
   int32_t* link = &buckets_[n.bucket];
   while (*link != id.value) link = &node(PageId(*link)).next;
   *link = n.next;
@@ -248,7 +250,7 @@ void PrefixIndex::unhold(PageId id) {
     Node& n = node(id);
     if (--n.holds > 0) return;
     ++evictable_;
-    policy_->on_use(id, now);
+    policy_->on_let_go(id, now);
     if (n.children == 0) policy_->on_evictable(id);
   }
 }

@@ -98,8 +98,9 @@ class PrefixIndex {
   // `adapter`: unique id of its content, empty for none. `cache_salt`: the request's, any bytes.
   PrefixSalt salt(std::string_view adapter, std::string_view cache_salt) const;
 
-  // The longest cached prefix in whole pages, pinned; a use of its pages. O(pages).
-  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt);
+  // The longest cached prefix in whole pages, pinned; a use of its pages by a
+  // request of this priority. O(pages).
+  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt, int32_t priority = 0);
   // How many tokens match() would find; no pin, no use.
   int32_t peek(std::span<const TokenId> tokens, const PrefixSalt& salt) const;
 
@@ -113,7 +114,7 @@ class PrefixIndex {
     OwnedPage duplicate;  // empty unless the index had it
   };
   Extended extend(PrefixPin& pin, const PrefixSalt& salt, std::span<const TokenId> tokens,
-                  OwnedPage page);
+                  OwnedPage page, int32_t priority = 0);
 
   // Frees up to n evictable pages, in the policy's order; returns how many. O(log pages) each.
   int32_t evict(int32_t n);
