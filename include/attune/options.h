@@ -56,6 +56,7 @@ struct Options {
   std::string schedule_policy = "fcfs";  // fcfs | lpm
   double schedule_conservativeness = 1.0;
   bool disable_radix_cache = false;
+  std::string radix_eviction_policy = "lru";  // lru | lfu | slru | priority
   bool disable_overlap_schedule = false;
   bool enable_deterministic_inference = false;
   std::string record_plans;  // a file that gets every StepPlan

@@ -64,6 +64,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"schedule-policy", &o.schedule_policy, "Memory and scheduling", "", "who goes first: fcfs by arrival, lpm by longest cached prefix", {.choices = {"fcfs", "lpm"}}},
     {"schedule-conservativeness", &o.schedule_conservativeness, "Memory and scheduling", "X", "how much of a request's output is counted on at admission; more: fewer retractions", {.min = 0.01, .max = 100}},
     {"disable-radix-cache", &o.disable_radix_cache, "Memory and scheduling", "", "keep no prefixes"},
+    {"radix-eviction-policy", &o.radix_eviction_policy, "Memory and scheduling", "", "which kept page goes first, in device and host memory: lru the least recently used, lfu the least often used, slru those used once, priority those of requests with the lowest priority", {.choices = {"lru", "lfu", "slru", "priority"}}},
     {"disable-overlap-schedule", &o.disable_overlap_schedule, "Memory and scheduling", "", "plan a step only after the one before has ended"},
     {"enable-deterministic-inference", &o.enable_deterministic_inference, "Memory and scheduling", "", "same bits whatever else runs in the batch, and however a prompt is cut or cached"},
     {"record-plans", &o.record_plans, "Memory and scheduling", "FILE", "write every step's plan here, for replay"},

@@ -138,6 +138,7 @@ class DummyWeights final : public WeightSource {
     made_.erase(it);
   }
   Status check_intact() const override { return {}; }
+  std::optional<uint64_t> seed() const override { return seed_; }
 
  private:
   struct Tensor {

@@ -47,6 +47,8 @@ class WeightSource {
   virtual void drop(const tensor::TensorView& view) const = 0;
   // data_loss when a file behind it has shrunk: call after loading, before serving.
   virtual Status check_intact() const = 0;
+  // Of made-up weights, which are what config and seed say; nothing when they were read.
+  virtual std::optional<uint64_t> seed() const { return std::nullopt; }
 };
 
 std::unique_ptr<WeightSource> gguf_weights(std::shared_ptr<const GgufFile> gguf);

@@ -53,7 +53,7 @@ HashSeed random_hash_seed() {
   return {word(), word()};
 }
 
-PrefixIndex::PrefixIndex(PagePool& pool, MakePolicy make_policy, CacheIdentity identity,
+PrefixIndex::PrefixIndex(PagePool& pool, const MakePolicy& make_policy, CacheIdentity identity,
                          HashSeed seed, TierPlan tiers)
     : pool_(pool),
       policy_(make_policy(pool.max_pages())),
@@ -128,7 +128,8 @@ PageId PrefixIndex::find_child(PageId parent, std::span<const TokenId> tokens) c
   return PageId();
 }
 
-PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt) {
+PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt,
+                               int32_t priority) {
   PrefixMatch found;
   const uint64_t now = ++clock_;
   PageId last;
@@ -143,7 +144,7 @@ PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt
     } else {
       ++found.host_pages;
     }
-    use(id, now);
+    use(id, now, priority);
     return true;
   });
   if (found.slots.empty()) return found;
@@ -163,7 +164,8 @@ PageId PrefixIndex::parent_of(const PrefixPin& pin, const PrefixSalt& salt) cons
 }
 
 PrefixIndex::Extended PrefixIndex::extend(PrefixPin& pin, const PrefixSalt& salt,
-                                          std::span<const TokenId> tokens, OwnedPage page) {
+                                          std::span<const TokenId> tokens, OwnedPage page,
+                                          int32_t priority) {
   ATTUNE_CHECK(tokens.size() == page_size_);
   const PageId parent = pin.pages_ > 0 ? pin.node_ : make_root(salt);
   PageId child = find_child(parent, tokens);
@@ -176,7 +178,7 @@ PrefixIndex::Extended PrefixIndex::extend(PrefixPin& pin, const PrefixSalt& salt
   }
   const int32_t length = pin.pages_ + 1;
   hold(child);
-  use(child, ++clock_);
+  use(child, ++clock_, priority);
   update(child);
   pin = PrefixPin(this, child, length);  // lets the parent go only now
   return {node(child).page.slot(), std::move(page)};
@@ -237,6 +239,7 @@ void PrefixIndex::remove_leaf(PageId id) {
       n.next_sibling;
   n.live = false;
   update(id);
+  for (EvictionPolicy* policy : policies()) policy->on_gone(id);
   n = Node{};  // frees the page
   --pages_, ++version_;
   if (!is_root(parent)) {
@@ -308,18 +311,14 @@ void PrefixIndex::unhold(PageId id, bool used) {
   const uint64_t now = ++clock_;
   for (; id.valid(); id = node(id).parent) {
     if (--node(id).holds > 0) return;
-    if (used) touch(id, now);
+    if (used)
+      for (EvictionPolicy* policy : policies()) policy->on_let_go(id, now);
     update(id);
   }
 }
 
-void PrefixIndex::touch(PageId id, uint64_t now) {
-  for (EvictionPolicy* policy : {policy_.get(), dirty_policy_.get(), host_policy_.get()})
-    policy->on_use(id, now);
-}
-
-void PrefixIndex::use(PageId id, uint64_t now) {
-  touch(id, now);
+void PrefixIndex::use(PageId id, uint64_t now, int32_t priority) {
+  for (EvictionPolicy* policy : policies()) policy->on_use(id, now, priority);
   const int needed = tiers_.write == WritePolicy::kWriteThroughSelective ? 2 : 1;
   if (++node(id).uses >= needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
 }

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,9 +109,9 @@ struct TierPlan {
 
 class PrefixIndex {
  public:
-  using MakePolicy = std::unique_ptr<EvictionPolicy> (*)(int32_t max_pages);
+  using MakePolicy = std::function<std::unique_ptr<EvictionPolicy>(int32_t max_pages)>;
   // The pool must outlive the index, the index every pin.
-  PrefixIndex(PagePool& pool, MakePolicy make_policy, CacheIdentity identity,
+  PrefixIndex(PagePool& pool, const MakePolicy& make_policy, CacheIdentity identity,
               HashSeed seed = random_hash_seed(), TierPlan tiers = {});
   ~PrefixIndex();
   PrefixIndex(const PrefixIndex&) = delete;
@@ -120,8 +121,8 @@ class PrefixIndex {
   PrefixSalt salt(std::string_view adapter, std::string_view cache_salt) const;
 
   // The longest cached prefix in whole pages; what is on the device pinned; a use of all of its
-  // pages. O(pages).
-  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt);
+  // pages by a request of this priority. O(pages).
+  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt, int32_t priority = 0);
   // How many tokens match() would find, in any tier; no pin, no use.
   int32_t peek(std::span<const TokenId> tokens, const PrefixSalt& salt) const;
 
@@ -136,7 +137,7 @@ class PrefixIndex {
     OwnedPage duplicate;  // empty unless the index had it
   };
   Extended extend(PrefixPin& pin, const PrefixSalt& salt, std::span<const TokenId> tokens,
-                  OwnedPage page);
+                  OwnedPage page, int32_t priority = 0);
   // Whether that page is just coming up from the host, for somebody else.
   bool next_is_loading(const PrefixPin& pin, const PrefixSalt& salt,
                        std::span<const TokenId> tokens) const;
@@ -247,8 +248,10 @@ class PrefixIndex {
   bool evict_host();
   void want_save(PageId id);
   void want_store(PageId id);
-  void touch(PageId id, uint64_t now);
-  void use(PageId id, uint64_t now);
+  void use(PageId id, uint64_t now, int32_t priority = 0);
+  std::array<EvictionPolicy*, 3> policies() const {
+    return {policy_.get(), dirty_policy_.get(), host_policy_.get()};
+  }
   void update(PageId id);
   void tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable);
   void hold(PageId id);
