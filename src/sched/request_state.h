@@ -60,7 +60,7 @@ struct Seat {
   };
   std::vector<Duplicate> duplicates;
 
-  int32_t matched = 0;  // pages found in the index at admission
+  int32_t matched = 0;  // pages found in the index at admission, those loaded included
   int32_t cached = 0;   // tokens whose KV is complete: after the last committed step ...
   int32_t planned = 0;  // ... and after the steps in flight (the speculated state)
 
@@ -96,6 +96,9 @@ struct SeqState {
   int32_t rows_in_flight = 0;
   int32_t draws_in_flight = 0;  // of these rows, those that draw a token
   uint64_t last_step = 0;       // the last step with a row of it
+  uint64_t void_until = 0;      // rows of steps up to this one read pages that did not come ...
+  std::vector<kv::PageTransfer> failed_loads;  // ... into these, and may still read them
+  bool no_loads = false;  // a load failed it: it computes what is not on the device
 
   // While it waits:
   uint64_t waiting_since = 0;  // number of the plan

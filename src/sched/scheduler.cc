@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/request_check.h"
@@ -47,6 +48,29 @@ std::vector<TokenEvent> Scheduler::commit(const StepResult& r) {
 std::vector<TokenEvent> Scheduler::fail_step(uint64_t id, const std::string& error) {
   return impl_->fail_step(id, error);
 }
+CacheWork Scheduler::take_cache_work() {
+  CacheControl* cache = impl_->cache();
+  return cache ? cache->take_work() : CacheWork();
+}
+void Scheduler::on_copied(uint64_t op, bool ok) {
+  if (CacheControl* cache = impl_->cache()) cache->on_copied(op, ok);
+}
+void Scheduler::on_matched(uint64_t op, int32_t pages) {
+  if (CacheControl* cache = impl_->cache()) cache->on_matched(op, pages);
+}
+bool Scheduler::copies_under_way() const {
+  const CacheControl* cache = impl_->cache();
+  return cache && cache->busy();
+}
+void Scheduler::cut_prefetch(RequestId request) {
+  if (CacheControl* cache = impl_->cache()) cache->cut_prefetch(request);
+}
+void Scheduler::set_cache_rates(const CacheRates& rates) {
+  if (CacheControl* cache = impl_->cache()) cache->set_rates(rates);
+}
+void Scheduler::save_everything() {
+  if (impl_->cache()) impl_->save_everything();
+}
 bool Scheduler::has_work() const {
   return impl_->has_work();
 }
@@ -77,6 +101,8 @@ Scheduler::Impl::Impl(SchedulerConfig config, kv::PagePool& pool, kv::PrefixInde
   ATTUNE_CHECK(config_.max_running_requests > 0 && config_.max_steps_in_flight > 0);
   ATTUNE_CHECK(config_.chunked_prefill_size == -1 || config_.chunked_prefill_size > 0);
   ATTUNE_CHECK(config_.max_prefill_tokens > 0);
+  ATTUNE_CHECK(!config_.cache.enabled || index_ != nullptr);
+  if (config_.cache.enabled) cache_.emplace(config_.cache, pool_, *index_);
   for (int32_t place = config_.max_running_requests; place-- > 0;) free_places_.push_back(place);
 }
 
@@ -110,6 +136,8 @@ Status Scheduler::Impl::add(RequestId id, Request request) {
   if (p.prompt_logprob_start >= 0 && std::max(p.prompt_logprob_start, 1) < s->prompt_tokens)
     s->logprobs_next = std::max(p.prompt_logprob_start, 1);
   if (index_) s->salt = index_->salt("", request.cache_salt);
+  if (cache_)
+    cache_->prefetch(id, std::span(s->tokens).first(size_t(reusable_tokens(*s))), s->salt);
   queue_.insert(s.get());
   seqs_.emplace(id, std::move(s));
   return {};
@@ -133,8 +161,9 @@ Scheduler::Impl::InFlightStep Scheduler::Impl::pop_step(uint64_t id) {
 }
 
 std::vector<TokenEvent> Scheduler::Impl::commit(const StepResult& result) {
-  const InFlightStep step = pop_step(result.id);
+  InFlightStep step = pop_step(result.id);
   ATTUNE_CHECK(step.rows.size() == result.rows.size());
+  end_loads(step, result.load_error.empty());
   std::vector<TokenEvent> events;
   for (size_t i = 0; i < step.rows.size(); ++i)
     settle_row(step.rows[i], result.rows[i], step.id, events);
@@ -142,12 +171,35 @@ std::vector<TokenEvent> Scheduler::Impl::commit(const StepResult& result) {
 }
 
 std::vector<TokenEvent> Scheduler::Impl::fail_step(uint64_t id, const std::string& error) {
-  const InFlightStep step = pop_step(id);
+  InFlightStep step = pop_step(id);
+  end_loads(step, false);
   RowResult failed;
   failed.error = error.empty() ? "the device failed" : error;
   std::vector<TokenEvent> events;
   for (const InFlightRow& row : step.rows) settle_row(row, failed, step.id, events);
   return events;
+}
+
+// What a failed load was for goes back to the queue.
+void Scheduler::Impl::end_loads(InFlightStep& step, bool ok) {
+  for (Load& load : step.loads) {
+    if (ok) {
+      index_->finish(std::move(load.transfer), true);
+      continue;
+    }
+    SeqState& s = *seqs_.at(load.request);
+    s.failed_loads.push_back(std::move(load.transfer));
+    void_rows(s);
+  }
+}
+
+// What it has computed since is void: nothing of it has been published.
+void Scheduler::Impl::void_rows(SeqState& s) {
+  if (s.void_until == s.last_step) return;
+  s.void_until = s.last_step;
+  s.no_loads = true;
+  cache_->count_failed_load();
+  if (s.seat() != nullptr) retract(s);
 }
 
 // A retracted sequence still takes its token: it is as good as any, and re-drawing it would cost a
@@ -156,7 +208,7 @@ void Scheduler::Impl::settle_row(const InFlightRow& row, const RowResult& result
                                  std::vector<TokenEvent>& events) {
   SeqState& s = *seqs_.at(row.request);
   row_over(s, row);
-  if (!s.finished()) {
+  if (!s.finished() && step > s.void_until) {
     TokenEvent event = event_of(s);
     if (!result.error.empty()) {
       event.error = result.error;
@@ -185,6 +237,9 @@ void Scheduler::Impl::settle_row(const InFlightRow& row, const RowResult& result
 void Scheduler::Impl::row_over(SeqState& s, const InFlightRow& row) {
   --s.rows_in_flight;
   s.draws_in_flight -= row.sample;
+  if (s.rows_in_flight == 0)
+    for (kv::PageTransfer& load : std::exchange(s.failed_loads, {}))
+      index_->finish(std::move(load), false);
   if (auto* r = std::get_if<Retracted>(&s.state); r && s.rows_in_flight == 0) release(r->draining);
 }
 
@@ -210,7 +265,9 @@ void Scheduler::Impl::publish(SeqState& s) {
   while ((seat.prefix.pages() + 1) * page_size <= seat.cached) {
     const auto i = static_cast<size_t>(seat.prefix.pages());
     const std::span tokens = std::span(s.tokens).subspan(i * size_t(page_size), size_t(page_size));
-    auto [slot, duplicate] = index_->extend(seat.prefix, s.salt, tokens, std::move(seat.own[i]));
+    if (index_->next_is_loading(seat.prefix, s.salt, tokens)) return;  // later, when it is there
+    auto [slot, duplicate] =
+        index_->extend(seat.prefix, s.salt, tokens, std::move(seat.own[i]), s.priority);
     seat.slots[i] = slot;
     if (!duplicate || s.rows_in_flight == 0) continue;
     duplicate.drain();
@@ -252,6 +309,7 @@ void Scheduler::Impl::finish(SeqState& s, FinishReason reason, TokenEvent& event
      : reason == FinishReason::kError ? counters_.requests_failed
                                       : counters_.requests_finished);
   queue_.erase(&s);
+  if (cache_) cache_->forget(s.id);
   if (auto* r = std::get_if<Retracted>(&s.state)) {
     std::optional<Seat> draining = std::move(r->draining);
     s.state = Finished{std::move(draining)};
@@ -290,7 +348,8 @@ Status Scheduler::Impl::flush_cache() {
   if (has_work())
     return unavailable("the cache is in use: " + std::to_string(running_.size()) +
                        " requests run, " + std::to_string(queue_.size()) + " wait");
-  if (index_) index_->evict(index_->cached());
+  if (cache_ && cache_->busy()) return unavailable("pages are being copied between the tiers");
+  if (index_) index_->clear();
   return {};
 }
 
@@ -304,6 +363,20 @@ EngineStats Scheduler::Impl::stats() const {
   s.page_size = pool_.page_size();
   s.steps = steps_;
   s.evicted_pages = index_ ? index_->evicted_total() : 0;
+  if (cache_) cache_->count(s.hicache);
+  CacheTierStats device{.name = "device"}, host{.name = "host"};
+  device.pages = s.total_pages - pool_.free();
+  device.total_pages = s.total_pages;
+  device.hit_tokens = hit_tokens_[0];
+  device.evicted_pages = s.evicted_pages;
+  s.cache_tiers.push_back(std::move(device));
+  if (!cache_) return s;
+  host.pages = pool_.host_open() - pool_.host_free();
+  host.total_pages = pool_.host_total();
+  host.hit_tokens = hit_tokens_[1];
+  host.evicted_pages = index_->host_evicted_total();
+  s.cache_tiers.push_back(std::move(host));
+  if (config_.cache.storage) s.cache_tiers.push_back({.hit_tokens = hit_tokens_[2]});
   return s;
 }
 

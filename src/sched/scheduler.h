@@ -22,6 +22,7 @@
 #include "attune/status.h"
 #include "kv/index/prefix_index.h"
 #include "kv/pool/page_pool.h"
+#include "sched/cache_work.h"
 #include "sched/step_plan.h"
 
 namespace attune::sched {
@@ -48,6 +49,7 @@ struct SchedulerConfig {
   bool deterministic = false;  // requests without a seed all get random_seed itself
   uint64_t random_seed = 0;
   int32_t max_steps_in_flight = 2;  // 1: no overlap
+  CacheConfig cache;                // of the tiers below the device
 
   // The most rows and tokens one plan can have: what the runner sizes its buffers by.
   int32_t max_step_rows() const { return max_running_requests; }
@@ -85,13 +87,26 @@ class Scheduler {
   // Instead of commit: the device could not run the oldest step. Its requests end with kError.
   std::vector<TokenEvent> fail_step(uint64_t id, const std::string& error);
 
+  // With config().cache.enabled: the copies between tiers to start now, beside the steps, and the
+  // answers to them. An unknown number is ignored. The loads of pages from the host are not among
+  // them: they are part of the plans.
+  CacheWork take_cache_work();
+  void on_copied(uint64_t op, bool ok);
+  void on_matched(uint64_t op, int32_t pages);
+  bool copies_under_way() const;  // or about to be
+  void cut_prefetch(RequestId request);
+  void set_cache_rates(const CacheRates& rates);
+  // Every page without a copy further down shall have one, as far as there is room: before a stop.
+  void save_everything();
+
   bool has_work() const;  // requests that wait or run, or steps in flight
   int32_t steps_in_flight() const;
   // Whether the loop must commit before it plans again: `last` was empty, or as many steps are in
   // flight as may be.
   bool must_commit(const StepPlan& last) const;
 
-  // Frees every cached page. unavailable while requests run or wait or a step is in flight.
+  // Frees every cached page of device and host. unavailable while requests run or wait, a step is
+  // in flight or copies are under way.
   Status flush_cache();
   // The fields of EngineStats that the scheduler knows: requests, pages, tokens, retractions,
   // steps.

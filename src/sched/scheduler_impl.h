@@ -1,8 +1,10 @@
 // The scheduler's state; private to src/sched.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "sched/admission.h"
+#include "sched/cache_control.h"
 #include "sched/request_state.h"
 #include "sched/scheduler.h"
 
@@ -30,6 +33,10 @@ class Scheduler::Impl {
   Status flush_cache();
   EngineStats stats() const;
 
+  // Null without tiers below the device.
+  CacheControl* cache() { return cache_ ? &*cache_ : nullptr; }
+  void save_everything() { index_->want_all(); }
+
   const SchedulerConfig& config() const { return config_; }
   bool has_work() const { return !seqs_.empty() || !in_flight_.empty(); }
   int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
@@ -40,9 +47,14 @@ class Scheduler::Impl {
     int32_t num_tokens = 0;
     bool sample = false;
   };
+  struct Load {
+    RequestId request = 0;
+    kv::PageTransfer transfer;
+  };
   struct InFlightStep {
     uint64_t id = 0;
     std::vector<InFlightRow> rows;
+    std::vector<Load> loads;
   };
   // Higher priority first, then those that were retracted, then by arrival.
   struct QueueOrder {
@@ -65,7 +77,11 @@ class Scheduler::Impl {
   void admit(StepPlan& plan, int32_t budget);
   std::vector<SeqState*> candidates();
   bool waits_for_mate(SeqState& s);
-  bool try_admit(SeqState& s, StepPlan& plan, int32_t& budget, PageForecast& forecast);
+  enum class Admitted : uint8_t { kYes, kLater /* others may go first */, kNoRoom };
+  Admitted try_admit(SeqState& s, StepPlan& plan, int32_t& budget, PageForecast& forecast);
+  void load_pages(SeqState& s, Seat& seat, int32_t pages, kv::PageReservation& fresh,
+                  StepPlan& plan);
+  void count_hits(SeqState& s, const Seat& seat, int32_t loaded);
   int32_t reusable_tokens(const SeqState& s) const;
   PageNeed need_of(const SeqState& s, int32_t now) const;
   StepRow prefill_row(SeqState& s, int32_t num_tokens);
@@ -76,6 +92,8 @@ class Scheduler::Impl {
 
   // scheduler.cc
   InFlightStep pop_step(uint64_t id);
+  void end_loads(InFlightStep& step, bool ok);
+  void void_rows(SeqState& s);
   void settle_row(const InFlightRow& row, const RowResult& result, uint64_t step,
                   std::vector<TokenEvent>& events);
   void advance(SeqState& s, const InFlightRow& row, uint64_t step);
@@ -91,6 +109,7 @@ class Scheduler::Impl {
   SchedulerConfig config_;
   kv::PagePool& pool_;
   kv::PrefixIndex* index_;
+  std::optional<CacheControl> cache_;
   int32_t context_limit_;
   OutputGuess guess_;
 
@@ -99,10 +118,13 @@ class Scheduler::Impl {
   Queue queue_;                     // Waiting and Retracted
   std::vector<SeqState*> running_;  // Prefilling and Decoding, in order of admission
   std::deque<InFlightStep> in_flight_;
+  std::vector<Load> loads_;     // of the plan being made
   int32_t draining_pages_ = 0;  // come back when steps in flight are committed
 
   uint64_t arrivals_ = 0, plans_ = 0, steps_ = 0;
   EngineStats counters_;
+  // Prompt tokens found on the device, in the host, in storage.
+  std::array<uint64_t, 3> hit_tokens_{};
 };
 
 }  // namespace attune::sched

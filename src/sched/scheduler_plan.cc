@@ -48,6 +48,7 @@ void Scheduler::Impl::launch(StepPlan& plan) {
     plan.num_tokens += row.num_tokens;
     step.rows.push_back({row.request, row.num_tokens, row.sample});
   }
+  step.loads = std::exchange(loads_, {});
   in_flight_.push_back(std::move(step));
 }
 
@@ -176,7 +177,8 @@ void Scheduler::Impl::admit(StepPlan& plan, int32_t budget) {
     if (free_places_.empty() || budget <= 0) return;
     if (s->rows_in_flight > 0) return;  // just retracted; its last token is still to come
     if (index_ && waits_for_mate(*s)) continue;
-    if (!try_admit(*s, plan, budget, forecast)) return;
+    if (cache_ && !cache_->may_admit(s->id)) continue;
+    if (try_admit(*s, plan, budget, forecast) == Admitted::kNoRoom) return;
   }
 }
 
@@ -245,41 +247,45 @@ PageNeed Scheduler::Impl::need_of(const SeqState& s, int32_t now) const {
           seat ? seat->pages() - seat->matched : 0};
 }
 
-// Gives it a seat with pages for its whole prompt, and its first row. False: it does not fit now.
-bool Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan, int32_t& budget,
-                                PageForecast& forecast) {
+// Gives it a seat with pages for its whole prompt, and its first row. What lies in the host is
+// loaded with that step.
+Scheduler::Impl::Admitted Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan, int32_t& budget,
+                                                     PageForecast& forecast) {
   Seat seat;
+  int32_t in_host = 0, loads = 0;
   if (index_) {
-    auto found = index_->match(std::span(s.tokens).first(size_t(reusable_tokens(s))), s.salt);
+    auto found =
+        index_->match(std::span(s.tokens).first(size_t(reusable_tokens(s))), s.salt, s.priority);
+    if (found.loading) return Admitted::kLater;  // with the step that loads it for another
     seat.prefix = std::move(found.pin);
     seat.slots = std::move(found.slots);
+    in_host = found.host_pages;
   }
-  seat.matched = seat.pages();
+  if (cache_ && !s.no_loads && cache_->worth_loading(in_host)) loads = in_host;
+  seat.matched = seat.pages() + loads;
   seat.cached = seat.planned = seat.matched * pool_.page_size();
   const int32_t todo = s.length() - seat.planned;
   const bool whole = config_.chunked_prefill_size < 0;
-  if (whole && todo > budget && !plan.rows.empty()) return false;
+  if (whole && todo > budget && !plan.rows.empty()) return Admitted::kNoRoom;
 
-  const int32_t pages = pool_.pages_for(s.length()) - seat.matched;
+  const int32_t pages = pool_.pages_for(s.length()) - seat.pages();
   const PageNeed need = need_of(s, pages);
-  if (pages > available()) return false;
-  if (!running_.empty() && forecast.peak_with(need) > available()) return false;
+  if (pages > available()) return Admitted::kNoRoom;
+  if (!running_.empty() && forecast.peak_with(need) > available()) return Admitted::kNoRoom;
 
   if (pages > pool_.free()) index_->evict(pages - pool_.free());
   kv::PageReservation reservation = *pool_.reserve(pages);
+  if (loads > 0) load_pages(s, seat, loads, reservation, plan);
+  if (cache_) cache_->count_load(in_host, loads > 0);
   seat.own.resize(seat.slots.size());
   while (reservation.size() > 0) {
     seat.own.push_back(reservation.take());
     seat.slots.push_back(seat.own.back().slot());
   }
   seat.place = PlaceLease(&free_places_);
-  forecast.add({need.tokens, 0, pages});
+  forecast.add({need.tokens, 0, pages - loads});
 
-  if (s.prompt_cached < 0) {
-    s.prompt_cached = std::min(seat.cached, s.prompt_tokens);
-    counters_.prompt_tokens += uint64_t(s.prompt_tokens);
-    counters_.cached_tokens += uint64_t(s.prompt_cached);
-  }
+  count_hits(s, seat, loads);
   plan.admissions.push_back({s.id, seat.place.get(), s.sampling, s.tokens, s.prompt_tokens});
   queue_.erase(&s);
   s.state = Prefilling{std::move(seat), s.length()};
@@ -287,7 +293,28 @@ bool Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan, int32_t& budget,
   const int32_t n = whole ? todo : std::min(todo, budget);
   plan.rows.push_back(prefill_row(s, n));
   budget -= n;
-  return true;
+  return Admitted::kYes;
+}
+
+void Scheduler::Impl::load_pages(SeqState& s, Seat& seat, int32_t pages, kv::PageReservation& fresh,
+                                 StepPlan& plan) {
+  for (kv::PageTransfer& load : index_->load(seat.prefix, s.salt, s.tokens, pages, fresh)) {
+    seat.slots.push_back(load.slot());
+    plan.loads.push_back({load.host_slot(), load.slot()});
+    loads_.push_back({s.id, std::move(load)});
+  }
+}
+
+void Scheduler::Impl::count_hits(SeqState& s, const Seat& seat, int32_t loaded) {
+  if (s.prompt_cached >= 0) return;  // it was retracted, and its first time counts
+  s.prompt_cached = std::min(seat.cached, s.prompt_tokens);
+  counters_.prompt_tokens += uint64_t(s.prompt_tokens);
+  counters_.cached_tokens += uint64_t(s.prompt_cached);
+  const int32_t fetched = cache_ ? std::min(cache_->fetched_pages(s.id), loaded) : 0;
+  const auto tokens = [&](int32_t pages) { return uint64_t(pages) * uint64_t(pool_.page_size()); };
+  hit_tokens_[0] += tokens(seat.matched - loaded);
+  hit_tokens_[1] += tokens(loaded - fetched);
+  hit_tokens_[2] += tokens(fetched);
 }
 
 }  // namespace attune::sched

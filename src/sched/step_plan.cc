@@ -13,7 +13,8 @@ namespace {
 template <typename T, typename Struct>
 concept Is = std::same_as<std::remove_const_t<T>, Struct>;
 template <typename T>
-concept Record = Is<T, SamplingParams> || Is<T, Admission> || Is<T, StepRow> || Is<T, StepPlan>;
+concept Record = Is<T, SamplingParams> || Is<T, kv::PageCopy> || Is<T, Admission> ||
+    Is<T, StepRow> || Is<T, StepPlan>;
 template <typename T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
@@ -64,7 +65,14 @@ void fields(Io& io, S& s) requires std::same_as<std::remove_const_t<S>, StepPlan
   io.field("id", s.id);
   io.field("num_tokens", s.num_tokens);
   io.field("admissions", s.admissions);
+  io.field("loads", s.loads);
   io.field("rows", s.rows);
+}
+
+template <typename Io, typename C>
+void fields(Io& io, C& c) requires std::same_as<std::remove_const_t<C>, kv::PageCopy> {
+  io.field("host", c.host);
+  io.field("device", c.device);
 }
 
 class Writer {

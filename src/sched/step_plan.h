@@ -10,7 +10,7 @@
 #include "attune/request.h"
 #include "attune/status.h"
 #include "base/strong_id.h"
-#include "kv/layout/layout.h"
+#include "kv/layout/host_layout.h"
 
 namespace attune::sched {
 
@@ -60,8 +60,9 @@ struct Admission {
 struct StepPlan {
   uint64_t id = 0;  // counts from 1
   std::vector<Admission> admissions;
-  std::vector<StepRow> rows;  // prefill rows first, then decode rows
-  int32_t num_tokens = 0;     // of all rows
+  std::vector<kv::PageCopy> loads;  // host to device; rows of this step read these pages
+  std::vector<StepRow> rows;        // prefill rows first, then decode rows
+  int32_t num_tokens = 0;           // of all rows
 
   bool empty() const { return rows.empty(); }
   bool operator==(const StepPlan&) const = default;
@@ -80,6 +81,7 @@ struct RowResult {
 
 struct StepResult {
   uint64_t id = 0;
+  std::string load_error;       // not empty: not all of the plan's loads came
   std::vector<RowResult> rows;  // one per row of the plan, in order
 };
 

@@ -23,6 +23,7 @@ StepPlan full_plan() {
   a.history = {1, 2, 3};
   a.prompt_tokens = 3;
   plan.admissions = {a, Admission{}};
+  plan.loads = {{kv::HostSlot(3), kv::DeviceSlot(7)}};
   StepRow p;
   p.request = 3;
   p.place = SeqPlace(2);
@@ -57,7 +58,7 @@ TEST(StepPlanJson, LooksAsItShould) {
   plan.num_tokens = 1;
   plan.rows.emplace_back().place = SeqPlace(0);
   EXPECT_EQ(plan.to_json(),
-            R"({"id":1,"num_tokens":1,"admissions":[],"rows":[{"request":0,"place":0,)"
+            R"({"id":1,"num_tokens":1,"admissions":[],"loads":[],"rows":[{"request":0,"place":0,)"
             R"("kind":"decode","start":0,"num_tokens":1,"tokens":[],"pages":[],"sample":true,)"
             R"("prompt_logprob_start":-1,"next_token":-1}]})");
 }

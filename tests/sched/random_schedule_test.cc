@@ -9,7 +9,7 @@
 #include <random>
 
 #include "sched/scheduler.h"
-#include "sched/testing/fake_device.h"
+#include "sched/testing/fake_tiers.h"
 
 namespace attune::sched {
 namespace {
@@ -17,46 +17,73 @@ namespace {
 using testing::Answer;
 using testing::expected_output;
 using testing::FakeDevice;
+using testing::FakeTiers;
 
 struct Case {
   SchedulerConfig config;
   int32_t pages = 8, page_size = 4;
   bool radix = true;
   int requests = 40;
+  int prefixes = 3;          // that prompts share
   int32_t prompt_share = 2;  // prompts take at most about a half, a fifth, ... of the context
   double abort_rate = 0, row_error_rate = 0, step_error_rate = 0, logprob_rate = 0;
+  // With config.cache.enabled:
+  int32_t host_pages = 0;
+  kv::TierPlan tiers;
+  std::string eviction = "lru";
+  double pause_rate = 0;
+  double copy_rate = 0.5, copy_error_rate = 0, load_error_rate = 0;
 };
+
+kv::PrefixIndex::MakePolicy policy_of(const Case& c) {
+  return
+      [name = c.eviction](int32_t pages) { return kv::make_eviction_policy(name, pages).value(); };
+}
 
 class Trial {
  public:
   Trial(const Case& c, uint64_t seed)
       : case_(c),
         rng_(seed),
-        pool_(c.pages + 1, c.page_size),
-        index_(pool_, kv::make_lru_policy, {"model", "f32", "hnd"}, {seed, 1}),
+        pool_(c.pages + 1, c.page_size, c.host_pages),
+        index_(pool_, policy_of(c), {"model", "f32", "hnd"}, {seed, 1}, c.tiers),
         scheduler_(c.config, pool_, c.radix ? &index_ : nullptr),
-        device_(scheduler_.config(), pool_) {
-    for (int i = 0; i < 3; ++i)
+        device_(scheduler_.config(), pool_),
+        tiers_(device_) {
+    for (int i = 0; i < case_.prefixes; ++i)
       prefixes_.push_back(random_tokens(1 + below(context() / c.prompt_share)));
   }
 
   // Empty: all went well.
   std::string go() {
     int todo = case_.requests;
+    bool paused = false;  // nothing arrives until all are answered
     for (int turn = 0; todo > 0 || scheduler_.has_work(); ++turn) {
       if (turn > 200000) return "never ends";
-      while (todo > 0 && (chance(0.5) || !scheduler_.has_work())) {
+      if (chance(case_.pause_rate)) paused = true;
+      if (paused && !scheduler_.has_work()) {
+        paused = false;
+        if (chance(0.5)) forget_all();
+      }
+      while (todo > 0 && !paused && (chance(0.5) || !scheduler_.has_work())) {
         add();
         --todo;
       }
       if (chance(case_.abort_rate)) abort_one();
+      open_host();
+      device_.fail_loads(chance(case_.load_error_rate));
       const StepPlan plan = scheduler_.plan();
       log([line = plan.to_json()](Scheduler& s) { return s.plan().to_json() == line; });
-      if (plan.empty() && scheduler_.steps_in_flight() == 0 && scheduler_.has_work())
-        return "work is left, nothing runs, and the plan is empty";
+      take_copies();
+      if (plan.empty() && scheduler_.steps_in_flight() == 0 && scheduler_.has_work()) {
+        if (tiers_.idle()) return "work is left, nothing runs, and the plan is empty";
+        end_copy();
+      }
       if (!plan.empty() && !device_.launch(plan)) return device_.error();
       if (chance(case_.abort_rate)) abort_one();
       if (scheduler_.must_commit(plan)) commit();
+      while (!tiers_.idle() && chance(case_.copy_rate)) end_copy();
+      if (chance(case_.copy_error_rate)) tiers_.damage(rng_);
       if (const std::string bad = check_books(); !bad.empty()) return bad;
       if (!error_.empty()) return error_;
     }
@@ -66,8 +93,8 @@ class Trial {
 
   // Feeds what was recorded to a scheduler that has no device; whether each plan came again.
   bool replay() const {
-    kv::PagePool pool(case_.pages + 1, case_.page_size);
-    kv::PrefixIndex index(pool, kv::make_lru_policy, {"model", "f32", "hnd"});
+    kv::PagePool pool(case_.pages + 1, case_.page_size, case_.host_pages);
+    kv::PrefixIndex index(pool, policy_of(case_), {"model", "f32", "hnd"}, {5, 6}, case_.tiers);
     Scheduler scheduler(case_.config, pool, case_.radix ? &index : nullptr);
     return std::ranges::all_of(record_, [&](const auto& event) { return event(scheduler); });
   }
@@ -96,7 +123,7 @@ class Trial {
 
   void add() {
     Request r;
-    if (chance(0.7)) r.prompt = prefixes_[size_t(below(3))];
+    if (chance(0.7)) r.prompt = prefixes_[size_t(below(case_.prefixes))];
     if (chance(0.3)) r.prompt.resize(size_t(below(int64_t(r.prompt.size()) + 1)));
     for (const TokenId t : random_tokens(below(context() / (2 * case_.prompt_share))))
       r.prompt.push_back(t);
@@ -131,6 +158,38 @@ class Trial {
     if (!event || event->finish != FinishReason::kAbort) error_ = "no abort event";
     if (event) on_event(*event);
     if (scheduler_.abort(id)) error_ = "aborted twice";
+  }
+
+  // As a restart does: only storage remembers.
+  void forget_all() {
+    for (take_copies(); scheduler_.copies_under_way(); take_copies())
+      if (!tiers_.idle()) end_copy();
+    log([](Scheduler& s) { return s.flush_cache().ok(); });
+    if (!scheduler_.flush_cache().ok()) error_ = "the cache cannot be emptied";
+  }
+  void open_host() {
+    if (pool_.host_open() == pool_.host_total()) return;
+    pool_.open_host(pool_.host_open() + 1 + below(pool_.host_total() - pool_.host_open()));
+  }
+  void take_copies() {
+    log([](Scheduler& s) { return s.take_cache_work(), true; });
+    tiers_.take(scheduler_.take_cache_work());
+  }
+  void end_copy() {
+    const FakeTiers::Answer answer = tiers_.end_one(rng_, case_.copy_error_rate);
+    if (answer.matched) {
+      scheduler_.on_matched(answer.op, *answer.matched);
+    } else {
+      scheduler_.on_copied(answer.op, answer.ok);
+    }
+    log([answer](Scheduler& s) {
+      answer.matched ? s.on_matched(answer.op, *answer.matched) : s.on_copied(answer.op, answer.ok);
+      return true;
+    });
+    if (!chance(0.1) || live_.empty()) return;
+    const RequestId id = live_.begin()->first;
+    scheduler_.cut_prefetch(id);
+    log([id](Scheduler& s) { return s.cut_prefetch(id), true; });
   }
 
   void commit() {
@@ -188,10 +247,17 @@ class Trial {
 
   std::string at_rest() {
     if (!live_.empty()) return "a request without a last event";
+    if (chance(0.3)) scheduler_.save_everything();
+    for (take_copies(); scheduler_.copies_under_way(); take_copies())
+      if (!tiers_.idle()) end_copy();
+    if (!error_.empty()) return error_;
+    if (const std::string bad = check_books(); !bad.empty()) return bad;
     const EngineStats s = scheduler_.stats();
     if (s.used_pages != 0 || s.running_requests != 0 || s.waiting_requests != 0)
       return "pages leaked";
-    if (!scheduler_.flush_cache().ok() || pool_.free() != pool_.total())
+    if (scheduler_.stats().hicache.prefetches_in_flight != 0) return "a prefetch never ended";
+    if (!scheduler_.flush_cache().ok() || pool_.free() != pool_.total() ||
+        pool_.host_free() != pool_.host_open() || index_.pages() != 0)
       return "the cache cannot be emptied";
     return "";
   }
@@ -202,6 +268,7 @@ class Trial {
   kv::PrefixIndex index_;
   Scheduler scheduler_;
   FakeDevice device_;
+  FakeTiers tiers_;
   std::vector<std::vector<TokenId>> prefixes_;
   std::map<RequestId, Live> live_;
   RequestId last_id_ = 0;
@@ -236,6 +303,37 @@ Case random_case(uint64_t seed) {
   return c;
 }
 
+// The same with tiers below the device: copies that end late, in any order, or fail.
+Case tiered_case(uint64_t seed) {
+  std::mt19937_64 rng(seed * 104729 + 3);
+  const auto pick = [&](auto... v) {
+    const std::vector<int32_t> list{v...};
+    return list[rng() % list.size()];
+  };
+  Case c = random_case(seed);
+  c.radix = true;
+  c.pages = pick(4, 8, 12, 20);
+  c.config.max_model_len = pick(100, 1000);
+  c.host_pages = pick(1, 16, 30, 40, 60);
+  c.prefixes = pick(3, 10);
+  c.requests = 60;
+  c.eviction = std::vector<std::string>{"lru", "lfu", "slru", "priority"}[size_t(pick(0, 1, 2, 3))];
+  c.tiers.write = kv::WritePolicy(pick(0, 1, 2));
+  c.tiers.storage = pick(0, 1) == 1;
+  c.tiers.root_salt = "root";
+  c.pause_rate = 0.1;
+  c.copy_rate = pick(5, 30, 80) * 0.01;
+  c.copy_error_rate = pick(0, 0, 5, 30) * 0.01;
+  c.load_error_rate = pick(0, 0, 5, 30) * 0.01;
+  c.config.cache.enabled = true;
+  c.config.cache.write_back = c.tiers.write == kv::WritePolicy::kWriteBack;
+  c.config.cache.storage = c.tiers.storage;
+  c.config.cache.prefetch = PrefetchPolicy(pick(0, 1, 2));
+  c.config.cache.load_threshold = pick(0, 10);
+  c.config.cache.prefetch_threshold = pick(0, 4, 20);
+  return c;
+}
+
 // ATTUNE_SCHEDULE_SEEDS sets how many schedules each of the 20 tests tries.
 uint64_t seeds_per_test() {
   const char* set = std::getenv("ATTUNE_SCHEDULE_SEEDS");
@@ -252,6 +350,33 @@ TEST_P(RandomSchedule, EveryRequestGetsItsAnswerAndNoPageIsLost) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomSchedule, ::testing::Range(0, 20));
+
+TEST_P(RandomSchedule, TieredToo) {
+  for (uint64_t i = 0; i < seeds_per_test(); ++i) {
+    const uint64_t seed = uint64_t(GetParam()) + 20 * i;
+    Trial run(tiered_case(seed), seed);
+    ASSERT_EQ(run.go(), "") << "seed " << seed;
+  }
+}
+
+TEST(RandomScheduleCoverage, PagesGoThroughEveryTier) {
+  uint64_t host = 0, storage = 0, failed = 0, cut = 0, host_evicted = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Trial run(tiered_case(seed), seed);
+    ASSERT_EQ(run.go(), "") << "seed " << seed;
+    const EngineStats stats = run.stats();
+    host += stats.cache_tiers[1].hit_tokens;
+    host_evicted += stats.cache_tiers[1].evicted_pages;
+    if (stats.cache_tiers.size() > 2) storage += stats.cache_tiers[2].hit_tokens;
+    failed += stats.hicache.failed_loads;
+    cut += stats.hicache.prefetches_cut;
+  }
+  EXPECT_GT(host, 1000u);
+  EXPECT_GT(storage, 200u);
+  EXPECT_GT(failed, 10u);
+  EXPECT_GT(cut, 50u);
+  EXPECT_GT(host_evicted, 200u);
+}
 
 TEST(RandomScheduleCoverage, RetractionsAndHitsHappen) {
   uint64_t retractions = 0, cached = 0, evicted = 0;

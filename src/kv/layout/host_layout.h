@@ -73,4 +73,11 @@ inline PageRuns page_runs(const KvGeometry& g, const HostView& v, HostSlot slot)
   return {first, g.page_bytes(), g.page_bytes(), 1};
 }
 
+// One page's copy between the pools.
+struct PageCopy {
+  HostSlot host;
+  DeviceSlot device;
+  bool operator==(const PageCopy&) const = default;
+};
+
 }  // namespace attune::kv

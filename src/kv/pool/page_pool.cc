@@ -22,6 +22,10 @@ constexpr bool may_move(PageState from, PageState to) {
   return false;
 }
 
+constexpr bool holds_device(PageTransfer::Kind kind) {
+  return kind == PageTransfer::Kind::kSave || kind == PageTransfer::Kind::kLoad;
+}
+
 void move(std::array<int32_t, kPageStates>& counts, PageState& from, PageState to) {
   ATTUNE_CHECK(may_move(from, to));
   --counts[static_cast<size_t>(from)];
@@ -124,6 +128,7 @@ void PagePool::adopt(const OwnedPage& page, OwnedPage filled) {
 
 PageTransfer PagePool::begin(PageId id, PageTransfer::Kind kind) {
   ++record(id).transfers;
+  record(id).device_transfers += holds_device(kind);
   return PageTransfer(this, id, record(id).generation, kind);
 }
 
@@ -132,6 +137,7 @@ void PagePool::end_transfer(PageId id, uint32_t generation, PageTransfer::Kind k
   PageRecord& r = record(id);
   ATTUNE_CHECK(r.generation == generation && r.transfers > 0);
   --r.transfers;
+  r.device_transfers -= holds_device(kind);
   if (r.owned && kind == PageTransfer::Kind::kLoad) {
     complete ? move_device(r, PageState::kReady) : free_device(r);
   } else if (r.owned && kind != PageTransfer::Kind::kStore) {
@@ -143,7 +149,7 @@ void PagePool::end_transfer(PageId id, uint32_t generation, PageTransfer::Kind k
 void OwnedPage::drop_device() {
   PagePool::PageRecord& r = pool_->record(id_);
   ATTUNE_CHECK(r.device.state == PageState::kReady && r.host.state == PageState::kReady &&
-               r.transfers == 0);
+               r.device_transfers == 0);
   pool_->free_device(r);
 }
 

@@ -61,7 +61,7 @@ class OwnedPage {
   void publish();
   // filling or ready -> draining: nobody wants the content, but a step on the device may touch it.
   void drain();
-  // ready -> absent on the device. REQUIRES: ready in the host, no transfer
+  // ready -> absent on the device. REQUIRES: ready in the host, no save or load
   void drop_device();
   // ready -> absent in the host. REQUIRES: ready on the device, no transfer
   void drop_host();
@@ -200,7 +200,8 @@ class PagePool {
   struct PageRecord {
     End device, host;
     uint32_t generation = 0;
-    int32_t transfers = 0;
+    int32_t transfers = 0;         // that hold the page, and its host end
+    int32_t device_transfers = 0;  // of these, that hold its device end: saves and loads
     bool owned = false;
   };
   PageRecord& record(PageId id) { return records_[static_cast<size_t>(id.value)]; }

@@ -14,11 +14,6 @@
 
 namespace attune::kv {
 
-struct PageCopy {
-  HostSlot host;
-  DeviceSlot device;
-};
-
 enum class IoBackend : uint8_t {
   kDirect,  // the copy engine; on the CPU memcpy
   kKernel,  // our kernel on few multiprocessors; the only one that changes the layout

@@ -71,10 +71,18 @@ inline Answer expected_output(const SchedulerConfig& c, const Request& request, 
 
 class FakeDevice {
  public:
+  using Content = std::vector<uint64_t>;  // of a page, by token
+
   FakeDevice(const SchedulerConfig& config, const kv::PagePool& pool)
-      : config_(config), pool_(pool), kv_(size_t(pool.total()) + 1) {
-    for (auto& page : kv_) page.assign(size_t(pool.page_size()), 0);
-  }
+      : config_(config),
+        pool_(pool),
+        kv_(size_t(pool.total()) + 1, Content(size_t(pool.page_size()), 0)),
+        host_(size_t(pool.host_total()), Content(size_t(pool.page_size()), 0)) {}
+
+  Content& page(kv::DeviceSlot slot) { return kv_.at(size_t(slot.value)); }
+  Content& page(kv::HostSlot slot) { return host_.at(size_t(slot.value)); }
+  // The loads of the next plans do not come, and what is in their pages is anything.
+  void fail_loads(bool fail) { fail_loads_ = fail; }
 
   // Tell it of each request before its first plan.
   void expect(RequestId id, const std::string& cache_salt) { salts_[id] = salt_hash(cache_salt); }
@@ -89,6 +97,7 @@ class FakeDevice {
     for (const Admission& a : plan.admissions) admit(a);
     Step step;
     step.result.id = plan.id;
+    load(plan, step.result);
     int32_t tokens = 0;
     bool decode_seen = false;
     std::set<RequestId> seen;
@@ -148,6 +157,21 @@ class FakeDevice {
     places_[a.place.value] = {a.request, a.sampling, a.history, a.prompt_tokens, -1};
   }
 
+  void load(const StepPlan& plan, StepResult& result) {
+    row_ = "load of step " + std::to_string(plan.id) + ": ";
+    for (const kv::PageCopy& copy : plan.loads) {
+      for (const Step& step : in_flight_)
+        for (const Use& use : step.uses)
+          if (std::ranges::count(use.pages, copy.device) > 0)
+            fail("into a page that a step in flight uses");
+      page(copy.device) = page(copy.host);
+      garbage_.erase(copy.device);
+      if (!fail_loads_) continue;
+      garbage_.insert(copy.device);
+      result.load_error = "the link is down";
+    }
+  }
+
   // Pages that this row writes may be in no row of another request of a step in flight. (A write to
   // a page that another one reads later shows in its content.)
   void check_writes(const StepRow& row) {
@@ -205,12 +229,19 @@ class FakeDevice {
   uint64_t attend_and_write(const StepRow& row, const Place& p) {
     const auto page_size = size_t(pool_.page_size());
     uint64_t h = salts_.at(row.request);
+    // What reads a page that did not come makes garbage of what it writes.
+    const bool spoilt = std::ranges::any_of(
+        std::span(row.pages).first(size_t(row.start) / page_size + (row.start % page_size != 0)),
+        [&](kv::DeviceSlot slot) { return garbage_.contains(slot); });
+    if (spoilt) h = mix(h, 99);
     for (size_t i = 0; i < size_t(row.start + row.num_tokens); ++i) {
       h = mix(h, uint64_t(p.tokens[i]));
       uint64_t& cell = kv_[size_t(row.pages[i / page_size].value)][i % page_size];
       if (i >= size_t(row.start)) {
         cell = h;
-      } else if (cell != h) {
+        spoilt ? void(garbage_.insert(row.pages[i / page_size]))
+               : void(garbage_.erase(row.pages[i / page_size]));
+      } else if (cell != h && !spoilt) {
         fail("wrong content at position " + std::to_string(i));
       }
     }
@@ -229,7 +260,9 @@ class FakeDevice {
 
   SchedulerConfig config_;
   const kv::PagePool& pool_;
-  std::vector<std::vector<uint64_t>> kv_;  // [slot][token of the page]
+  std::vector<Content> kv_, host_;  // [slot]
+  std::set<kv::DeviceSlot> garbage_;
+  bool fail_loads_ = false;
   std::map<int32_t, Place> places_;
   std::map<RequestId, uint64_t> salts_;
   std::deque<Step> in_flight_;

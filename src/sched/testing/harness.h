@@ -48,7 +48,7 @@ class Harness {
  public:
   Harness(const SchedulerConfig& config, int32_t pages, int32_t page_size, bool radix = true)
       : pool(pages + 1, page_size),
-        index(pool, kv::make_lru_policy(pages), {"model", "f32", "hnd"}, {1, 2}),
+        index(pool, kv::make_lru_policy, {"model", "f32", "hnd"}, {1, 2}),
         scheduler(config, pool, radix ? &index : nullptr),
         device(config, pool) {}
 

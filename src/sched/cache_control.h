@@ -1,0 +1,82 @@
+// Decides what goes down and up between the tiers, and keeps every copy's hold on its page until
+// the copy has ended. Part of the scheduler: no device, no clock, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "attune/engine.h"
+#include "kv/index/prefix_index.h"
+#include "sched/cache_work.h"
+
+namespace attune::sched {
+
+class CacheControl {
+ public:
+  CacheControl(const CacheConfig& config, kv::PagePool& pool, kv::PrefixIndex& index)
+      : config_(config), pool_(pool), index_(index) {}
+
+  // The copies to start now.
+  CacheWork take_work();
+  void on_copied(uint64_t op, bool ok);
+  void on_matched(uint64_t op, int32_t pages);
+  bool busy() const { return !copies_.empty() || !work_.empty() || index_.wants_copies(); }
+
+  // Looks for a new request's pages in storage. `tokens`: those that need not be computed if found.
+  void prefetch(RequestId request, std::span<const TokenId> tokens, const kv::PrefixSalt& salt);
+  // By the policy; with kBestEffort its prefetch ends here.
+  bool may_admit(RequestId request);
+  // Its prefetch ends with what has come.
+  void cut_prefetch(RequestId request);
+  // Pages of it that came from storage so far.
+  int32_t fetched_pages(RequestId request) const;
+  void forget(RequestId request);
+
+  // Whether pages that lie in the host are loaded; else they are computed again.
+  bool worth_loading(int32_t pages) const;
+  void count_load(int32_t pages, bool loaded);
+  void count_failed_load() { ++counters_.failed_loads; }
+  void set_rates(const CacheRates& rates) { rates_ = rates; }
+  void count(HiCacheStats& stats) const;
+
+ private:
+  struct Prefetch {
+    std::vector<TokenId> tokens;  // whole pages, from the first on
+    kv::PrefixSalt salt;
+    int32_t first = 0;                    // pages that were there already
+    std::vector<kv::PageIdentity> pages;  // of those from `first` on
+    int32_t issued = 0, inserted = 0, outstanding = 0;
+    std::map<int32_t, kv::OwnedPage> arrived;  // behind one that has not
+    bool matched = false, stopped = false;
+  };
+  struct Copy {
+    kv::PageTransfer transfer;
+    kv::OwnedPage fetched;
+    RequestId request = 0;  // a fetch's or a match's
+    int32_t page = 0;       // of its Prefetch
+  };
+  using Prefetches = std::unordered_map<RequestId, Prefetch>;
+
+  void pump(RequestId request, Prefetch& p);
+  void arrived(Copy copy, bool ok);
+  void end_if_over(Prefetches::iterator it);
+  void cancel_fetches(RequestId request);
+
+  CacheConfig config_;
+  kv::PagePool& pool_;
+  kv::PrefixIndex& index_;
+  CacheRates rates_;
+  CacheWork work_;
+  std::unordered_map<uint64_t, Copy> copies_;
+  Prefetches prefetches_;
+  std::unordered_map<RequestId, int32_t> fetched_;  // pages, of requests not yet admitted
+  uint64_t ops_ = 0;
+  int32_t saves_ = 0, stores_ = 0;
+  int64_t prefetching_ = 0;  // pages asked for
+  HiCacheStats counters_;
+};
+
+}  // namespace attune::sched
