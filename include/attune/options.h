@@ -73,8 +73,14 @@ struct Options {
   std::string hicache_storage_backend = "none";  // none | file | redis
   std::string hicache_storage_dir;  // empty: $XDG_CACHE_HOME/attune/hicache or ~/.cache/...
   std::string hicache_storage_url;
+  double hicache_storage_size = 0;  // in GB (10^9 bytes); 0: chosen
   // best_effort | wait_complete | timeout
   std::string hicache_storage_prefetch_policy = "best_effort";
+  int32_t hicache_storage_prefetch_threshold = 256;  // tokens
+  // Seconds that `timeout` waits: a base, for each 1,024 tokens beside it, at most.
+  double hicache_storage_prefetch_timeout = 2;
+  double hicache_storage_prefetch_timeout_per_ki_token = 0.1;
+  double hicache_storage_prefetch_timeout_max = 30;
 
   // server
   std::string host = "127.0.0.1";

@@ -79,7 +79,12 @@ std::vector<Flag> option_flags(Options& o) {
     {"hicache-storage-backend", &o.hicache_storage_backend, "Hierarchical cache", "", "the tier below host memory", {.choices = {"none", "file", "redis"}}},
     {"hicache-storage-dir", &o.hicache_storage_dir, "Hierarchical cache", "FOLDER", "where the file tier lies; empty: $XDG_CACHE_HOME/attune/hicache, else ~/.cache/attune/hicache"},
     {"hicache-storage-url", &o.hicache_storage_url, "Hierarchical cache", "URL", "the Redis server"},
+    {"hicache-storage-size", &o.hicache_storage_size, "Hierarchical cache", "GB", "most that the storage tier holds, in 10^9 bytes; 0: files a tenth of the disk, and at most half of what is free on it, Redis as much as it takes", {.min = 0, .max = 1000000}},
     {"hicache-storage-prefetch-policy", &o.hicache_storage_prefetch_policy, "Hierarchical cache", "", "how long a request waits for pages from storage: not at all, for all of them, or up to a limit", {.choices = {"best_effort", "wait_complete", "timeout"}}},
+    {"hicache-storage-prefetch-threshold", &o.hicache_storage_prefetch_threshold, "Hierarchical cache", "TOKENS", "least part of a prompt for which storage is asked", {.min = 0, .max = 1073741824}},
+    {"hicache-storage-prefetch-timeout", &o.hicache_storage_prefetch_timeout, "Hierarchical cache", "SECONDS", "prefetch policy timeout: a request waits for pages from storage this long,", {.min = 0, .max = 3600}},
+    {"hicache-storage-prefetch-timeout-per-ki-token", &o.hicache_storage_prefetch_timeout_per_ki_token, "Hierarchical cache", "SECONDS", "this much longer for each 1,024 tokens that it waits for,", {.min = 0, .max = 3600}},
+    {"hicache-storage-prefetch-timeout-max", &o.hicache_storage_prefetch_timeout_max, "Hierarchical cache", "SECONDS", "but no longer than this", {.min = 0, .max = 86400}},
 
     {"host", &o.host, "Server", "ADDRESS", "address to listen on; 0.0.0.0 for every interface"},
     {"port", &o.port, "Server", "PORT", "port to listen on; 0: any free one", {.min = 0, .max = 65535}},

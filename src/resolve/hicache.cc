@@ -294,6 +294,49 @@ void hold(State& s, const char* id) {
            " runs, which does not tolerate them: one event each way");
 }
 
+// A flag of the storage tier, and when it has an effect.
+struct StorageFlag {
+  const char* name;
+  bool (*set)(const Options& o, const Options& defaults);
+  bool (*used)(const Options& o);
+};
+bool any_storage(const Options& o) {
+  return o.hicache_storage_backend != "none";
+}
+bool waits_for_a_time(const Options& o) {
+  return any_storage(o) && o.hicache_storage_prefetch_policy == "timeout";
+}
+template <auto Options::*member>
+bool differs(const Options& o, const Options& defaults) {
+  return o.*member != defaults.*member;
+}
+constexpr StorageFlag kStorageFlags[] = {
+    {"--hicache-storage-dir", differs<&Options::hicache_storage_dir>,
+     [](const Options& o) { return o.hicache_storage_backend == "file"; }},
+    {"--hicache-storage-url", differs<&Options::hicache_storage_url>,
+     [](const Options& o) { return o.hicache_storage_backend == "redis"; }},
+    {"--hicache-storage-size", differs<&Options::hicache_storage_size>, any_storage},
+    {"--hicache-storage-prefetch-policy", differs<&Options::hicache_storage_prefetch_policy>,
+     any_storage},
+    {"--hicache-storage-prefetch-threshold", differs<&Options::hicache_storage_prefetch_threshold>,
+     any_storage},
+    {"--hicache-storage-prefetch-timeout", differs<&Options::hicache_storage_prefetch_timeout>,
+     waits_for_a_time},
+    {"--hicache-storage-prefetch-timeout-per-ki-token",
+     differs<&Options::hicache_storage_prefetch_timeout_per_ki_token>, waits_for_a_time},
+    {"--hicache-storage-prefetch-timeout-max",
+     differs<&Options::hicache_storage_prefetch_timeout_max>, waits_for_a_time},
+};
+
+// Those that are set; with `idle` only those that have no effect.
+std::vector<std::string> storage_flags(const State& s, bool idle) {
+  std::vector<std::string> names;
+  for (const StorageFlag& flag : kStorageFlags)
+    if (flag.set(s.set(), Options()) && !(idle && flag.used(s.set())))
+      names.emplace_back(flag.name);
+  return names;
+}
+
 bool has_hicache_flag(const State& s) {
   const Options d;
   const Options& o = s.set();
@@ -301,35 +344,25 @@ bool has_hicache_flag(const State& s) {
                     o.hicache_size != d.hicache_size || o.hicache_io_rate != d.hicache_io_rate ||
                     o.hicache_write_policy != d.hicache_write_policy ||
                     o.hicache_storage_backend != d.hicache_storage_backend ||
-                    !o.hicache_storage_dir.empty() || !o.hicache_storage_url.empty() ||
-                    o.hicache_storage_prefetch_policy != d.hicache_storage_prefetch_policy);
+                    !storage_flags(s, false).empty());
 }
 
 void no_effect(State& s, const char* id) {
   s.reason(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
 }
 
-// Set, and of another storage than the one that is on.
-std::vector<std::string> idle_storage_flags(const State& s) {
-  const Options d;
-  const Options& o = s.set();
-  const std::string& storage = o.hicache_storage_backend;
-  std::vector<std::string> idle;
-  if (!o.hicache_storage_dir.empty() && storage != "file") idle.push_back("--hicache-storage-dir");
-  if (!o.hicache_storage_url.empty() && storage != "redis") idle.push_back("--hicache-storage-url");
-  if (o.hicache_storage_prefetch_policy != d.hicache_storage_prefetch_policy && storage == "none")
-    idle.push_back("--hicache-storage-prefetch-policy");
-  return idle;
-}
-
 void storage_no_effect(State& s, const char* id) {
-  s.reason(id, "no effect with --hicache-storage-backend ", s.set().hicache_storage_backend, ": ",
-           join(idle_storage_flags(s)));
+  const bool any = any_storage(s.set());
+  s.reason(
+      id, "no effect with --hicache-storage-backend ", s.set().hicache_storage_backend,
+      any ? cat(" and --hicache-storage-prefetch-policy ", s.set().hicache_storage_prefetch_policy)
+          : std::string(),
+      ": ", join(storage_flags(s, true)));
 }
 
 constexpr Rule kRules[] = {
     {"hicache", has_hicache_flag, no_effect},
-    {"hicache", [](const State& s) { return on(s) && !idle_storage_flags(s).empty(); },
+    {"hicache", [](const State& s) { return on(s) && !storage_flags(s, true).empty(); },
      storage_no_effect},
     {"H1", on, begin},
     {"H8", [](const State& s) { return on(s) && s.set().disable_radix_cache; }, needs_radix},

@@ -36,7 +36,20 @@ TEST(Storage, FlagsOfAnotherStorageAreTold) {
             "no effect with --hicache-storage-backend none: --hicache-storage-dir, "
             "--hicache-storage-url, --hicache-storage-prefetch-policy");
   EXPECT_EQ(told(dir + "--hicache-storage-backend redis"),
-            "no effect with --hicache-storage-backend redis: --hicache-storage-dir");
+            "no effect with --hicache-storage-backend redis and "
+            "--hicache-storage-prefetch-policy best_effort: --hicache-storage-dir");
+  EXPECT_EQ(told("--hicache-storage-size 3 --hicache-storage-prefetch-threshold 9"),
+            "no effect with --hicache-storage-backend none: --hicache-storage-size, "
+            "--hicache-storage-prefetch-threshold");
+  const std::string timeouts =
+      "--hicache-storage-prefetch-timeout 1 --hicache-storage-prefetch-timeout-per-ki-token 1 "
+      "--hicache-storage-prefetch-timeout-max 1 --hicache-storage-backend file ";
+  EXPECT_EQ(told(timeouts),
+            "no effect with --hicache-storage-backend file and "
+            "--hicache-storage-prefetch-policy best_effort: --hicache-storage-prefetch-timeout, "
+            "--hicache-storage-prefetch-timeout-per-ki-token, "
+            "--hicache-storage-prefetch-timeout-max");
+  EXPECT_EQ(told(timeouts + "--hicache-storage-prefetch-policy timeout"), "");
   EXPECT_EQ(told(dir + "--hicache-storage-backend file"), "");
   EXPECT_EQ(told(url + "--hicache-storage-backend redis"), "");
 }

@@ -101,7 +101,8 @@ void PrefixIndex::insert_fetched(std::span<const TokenId> tokens, const PrefixSa
   if (find_child(parent, tokens.subspan(above)).valid()) return;
   const PageId id = add_child(parent, tokens.subspan(above), std::move(page));
   node(id).stored = true;
-  use(id, ++clock_);
+  ++clock_;
+  for (EvictionPolicy* policy : policies()) policy->on_let_go(id, clock_);
 }
 
 void PrefixIndex::finish(PageTransfer transfer, bool complete) {

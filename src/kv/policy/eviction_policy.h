@@ -20,7 +20,7 @@ class EvictionPolicy {
   // The page was put into the index, or matched, for a request of this priority (higher is kept
   // longer). `now` never falls.
   virtual void on_use(PageId page, uint64_t now, int32_t priority = 0) = 0;
-  // A request let it go: as recent as now, but no further use.
+  // A request let it go, or it was fetched ahead of its use: as recent as now, but no use.
   virtual void on_let_go(PageId page, uint64_t now) = 0;
   // It is a leaf that nobody holds: it may be evicted from now on.
   virtual void on_evictable(PageId page) = 0;
