@@ -1,0 +1,86 @@
+// Pages as files in a folder, written by a few threads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "kv/tier/file/file_ops.h"
+#include "kv/tier/file/storage_folder.h"
+#include "kv/tier/kv_tier.h"
+#include "kv/tier/lru_ledger.h"
+#include "kv/tier/make_tier.h"
+#include "kv/tier/work_queue.h"
+
+namespace attune::kv {
+
+class FileTier final : public KvTier {
+ public:
+  // `ops` outlives the tier.
+  static Result<std::unique_ptr<FileTier>> create(const TierConfig& config,
+                                                  FileOps& ops = system_file_ops());
+  ~FileTier() override;
+
+  const TierInfo& info() const override { return info_; }
+  TierStats stats() const override;
+  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override;
+  std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
+  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override;
+  uint64_t read(PageIdentity page, PageRuns to, Done done) override;
+  void cancel(uint64_t read) override { queue_.cancel(read); }
+  void release(std::vector<PageKey> keys) override;
+  Status clear() override;
+  bool flush(double seconds) override { return queue_.flush(seconds); }
+
+  std::string page_path(const PageKey& key) const { return folder_->page_path(key); }
+  // The folder has been looked through at least once since the start or the last rescan().
+  void wait_for_scan();
+  void rescan();
+
+ private:
+  struct Pending;  // a page written but not yet renamed and synced
+
+  FileTier(const TierConfig& config, FileOps& ops, std::unique_ptr<StorageFolder> folder);
+  void perform(std::span<TierOp> ops);
+  void match_now(TierOp& op);
+  void release_now(const TierOp& op);
+  TierResult read_now(const TierOp& op);
+  TierResult read_open_file(const TierOp& op, int file);
+  void write_now(std::span<TierOp> ops);
+  bool write_record(const TierOp& op, int file, Pending& pending);
+  TierResult write_temp(const TierOp& op, Pending& pending);
+  TierResult publish(const TierOp& op, Pending& pending);
+  void sync_folders(std::span<TierOp> ops, std::span<Pending> pending);
+  void make_room();
+  void remove(const PageKey& key);
+  void remove_damaged(const PageKey& key, int file);
+  void scan_loop();
+  void scan();
+  TierResult failed(const char* what, const std::string& path);
+  std::mutex& key_lock(const PageKey& key) { return key_locks_[key.bytes[31] % kKeyLocks]; }
+
+  static constexpr size_t kKeyLocks = 64;
+  const TierConfig config_;
+  const PageKey fingerprint_;
+  FileOps& ops_;
+  const std::unique_ptr<StorageFolder> folder_;
+  const std::shared_ptr<LruLedger> ledger_;
+  TierInfo info_;
+  // What the ledger says of a key and its name in the folder change together.
+  std::array<std::mutex, kKeyLocks> key_locks_;
+  std::atomic<int64_t> next_complaint_ns_{0};
+  std::atomic<int64_t> bytes_since_scan_{0};
+
+  std::mutex scan_mutex_;
+  std::condition_variable scan_changed_;
+  uint64_t scans_wanted_ = 1, scans_done_ = 0;
+  std::atomic<bool> stop_{false};
+  std::thread scanner_;
+  WorkQueue queue_;  // last: its threads use all the others
+};
+
+}  // namespace attune::kv

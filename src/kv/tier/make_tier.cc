@@ -1,0 +1,25 @@
+#include "kv/tier/make_tier.h"
+
+#include <cstdlib>
+
+#include "kv/tier/file/file_tier.h"
+
+namespace attune::kv {
+
+std::string default_storage_dir() {
+  const auto set = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty())
+    return cache + "/attune/hicache";
+  if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/attune/hicache";
+  return "/var/tmp/attune-hicache";
+}
+
+Result<std::unique_ptr<KvTier>> make_tier(const TierConfig& config) {
+  ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<FileTier> tier, FileTier::create(config));
+  return std::unique_ptr<KvTier>(std::move(tier));
+}
+
+}  // namespace attune::kv
