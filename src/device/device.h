@@ -34,10 +34,12 @@ struct DeviceInfo {
   int32_t threads = 1;         // CPU only
   CpuIsa isa = CpuIsa::kAvx2;  // CPU only
   bool fast_bf16 = false;      // CPU only: at this level, see cpu_bf16_is_fast
-  int32_t index = 0;           // CUDA only, as are the next four
+  int32_t index = 0;           // CUDA only, as are the next six
   int32_t sm = 0;              // compute capability: 90 for Hopper
   int32_t multiprocessors = 0;
   int64_t l2_bytes = 0;
+  int32_t numa_node =
+      -1;  // CUDA only: of the host memory that is near; -1: unknown, or there is one
   std::string libraries;  // CUDA only: where cuBLASLt and cuDNN are looked for, --cuda-libraries
   int64_t total_memory = 0,
           free_memory = 0;  // bytes; free at creation (MemAvailable, cgroup limit)
@@ -120,6 +122,9 @@ class Stream {
   // What the host passes here must be pinned (Device::allocate_pinned) for the call not to wait,
   // and stay until the copy is done.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  // The same of `count` copies, in any order among themselves; the arrays are read by the call.
+  virtual void copy_many(void* const* to, const void* const* from, const size_t* bytes,
+                         size_t count) = 0;
   virtual void fill(void* to, uint8_t byte, int64_t bytes) = 0;
   virtual std::shared_ptr<Event> record() = 0;
   // What is launched from here on starts after `event`, which may be another stream's of this
@@ -162,6 +167,13 @@ class Device {
   virtual int64_t free_memory() const { return 0; }
   // Where no stream can be made, one whose status() says why.
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  // For copies that go on beside other streams' work: its few CTAs come before theirs; on the CPU
+  // it has one thread.
+  virtual std::unique_ptr<Stream> create_copy_stream() { return create_stream(); }
+  // Makes host memory such as allocate_pinned gives of memory that is there, whole pages of it,
+  // until unpin with the same range. No copy may lie across two ranges. Errors: resource_exhausted.
+  virtual Status pin(void* /*data*/, int64_t /*bytes*/) { return {}; }
+  virtual void unpin(void* /*data*/) {}
 };
 
 // threads 0: one per core this process may use; isa above what the host has: refused.

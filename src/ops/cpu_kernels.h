@@ -23,6 +23,7 @@ void copy_rows(const CopyRowsParams& p, Stream& stream);
 void moe_combine(const MoeCombineParams& p, Stream& stream);
 void bulk_read(const BulkReadParams& p, Stream& stream);
 void merge_state(const MergeStateParams& p, Stream& stream);
+void kv_copy(const KvCopyParams& p, Stream& stream);
 
 // fn(begin, end) over `rows` rows of `row_bytes` memory traffic each: on the pool only when the
 // work outweighs the hand-over (about 1-2 us, some 32 KiB of traffic).

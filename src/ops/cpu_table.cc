@@ -28,6 +28,7 @@ constexpr OpTable table(void (*linear)(const LinearParams&, Stream&),
       .moe_combine = cpu::moe_combine,
       .bulk_read = cpu::bulk_read,
       .merge_state = cpu::merge_state,
+      .kv_copy = cpu::kv_copy,
   };
 }
 

@@ -26,5 +26,6 @@ void copy_rows(const CopyRowsParams& p, Stream& stream);
 void moe_combine(const MoeCombineParams& p, Stream& stream);
 void bulk_read(const BulkReadParams& p, Stream& stream);
 void merge_state(const MergeStateParams& p, Stream& stream);
+void kv_copy(const KvCopyParams& p, Stream& stream);
 
 }  // namespace attune::ops::cuda

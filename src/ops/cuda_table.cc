@@ -25,6 +25,7 @@ const OpTable* cuda_ops() {
       .moe_combine = cuda::moe_combine,
       .bulk_read = cuda::bulk_read,
       .merge_state = cuda::merge_state,
+      .kv_copy = cuda::kv_copy,
   };
   return &kTable;
 }

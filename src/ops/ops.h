@@ -16,6 +16,7 @@ using tensor::DType;
 
 struct PackedWeight;   // ops/gemm/gemm.h
 struct ExpertWeights;  // the same
+struct KvCopyParams;   // ops/kvcopy/kvcopy.h
 
 // x[t, :] = table[ids[t], :], in float32; zeros for an id outside of [0, vocab).
 struct EmbedParams {
@@ -286,6 +287,7 @@ struct OpTable {
   void (*moe_combine)(const MoeCombineParams&, Stream&);
   void (*bulk_read)(const BulkReadParams&, Stream&);
   void (*merge_state)(const MergeStateParams&, Stream&);
+  void (*kv_copy)(const KvCopyParams&, Stream&);
 };
 
 // The table of a device; valid for the process's life. Filled in ops/cpu_table.cc and

@@ -68,6 +68,19 @@ class CpuStream final : public Stream {
   void copy(void* to, const void* from, int64_t bytes) override {
     launch([=] { std::memcpy(to, from, bytes); });
   }
+  void copy_many(void* const* to, const void* const* from, const size_t* bytes,
+                 size_t count) override {
+    struct Copy {
+      void* to;
+      const void* from;
+      size_t bytes;
+    };
+    std::vector<Copy> copies(count);
+    for (size_t i = 0; i < count; ++i) copies[i] = {to[i], from[i], bytes[i]};
+    launch([copies = std::move(copies)] {
+      for (const Copy& c : copies) std::memcpy(c.to, c.from, c.bytes);
+    });
+  }
   void fill(void* to, uint8_t byte, int64_t bytes) override {
     launch([=] { std::memset(to, byte, bytes); });
   }
@@ -219,6 +232,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Stream> create_stream() override {
     return std::make_unique<CpuStream>(info_.threads);
   }
+  std::unique_ptr<Stream> create_copy_stream() override { return std::make_unique<CpuStream>(1); }
 
  private:
   DeviceInfo info_;

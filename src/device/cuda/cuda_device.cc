@@ -1,6 +1,8 @@
 #include <cuda_runtime.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "base/log.h"
 #include "device/cuda/error.h"
@@ -52,6 +54,19 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> create_stream() override {
     return std::make_unique<CudaStream>(info_.index, info_.sm >= 90);
   }
+  std::unique_ptr<Stream> create_copy_stream() override {
+    return std::make_unique<CudaStream>(info_.index, /*pdl=*/false, /*first=*/true);
+  }
+
+  Status pin(void* data, int64_t bytes) override {
+    ATTUNE_RETURN_IF_ERROR(to_status(cudaSetDevice(info_.index), "cudaSetDevice"));
+    const cudaError_t error =
+        cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error == cudaSuccess) return {};
+    if (!is_sticky(error)) cudaGetLastError();
+    return to_status(error, cat("cannot pin ", bytes, " bytes of host memory: cudaHostRegister"));
+  }
+  void unpin(void* data) override { log_failure(cudaHostUnregister(data), "cudaHostUnregister"); }
 
  private:
   static Status refuse(cudaError_t error, const char* call, int64_t bytes, const char* kind,
@@ -71,6 +86,17 @@ class CudaDevice final : public Device {
 
 std::string version(int v) {
   return cat(v / 1000, ".", v % 1000 / 10);
+}
+
+// The host memory that is near the GPU at this place of the PCI bus, as sysfs tells.
+int32_t numa_node(const cudaDeviceProp& prop) {
+  char path[96];
+  std::snprintf(path, sizeof path, "/sys/bus/pci/devices/%04x:%02x:%02x.0/numa_node",
+                static_cast<unsigned>(prop.pciDomainID), static_cast<unsigned>(prop.pciBusID),
+                static_cast<unsigned>(prop.pciDeviceID));
+  int32_t node = -1;
+  std::ifstream(path) >> node;
+  return node;
 }
 
 // The runtime's own word on whether it can work with the driver, in ours.
@@ -107,6 +133,7 @@ Result<DeviceInfo> describe(int index) {
   info.sm = prop.major * 10 + prop.minor;
   info.multiprocessors = prop.multiProcessorCount;
   info.l2_bytes = prop.l2CacheSize;
+  info.numa_node = numa_node(prop);
   ATTUNE_RETURN_IF_ERROR(check_arch(info.sm, prop.name, ATTUNE_CUDA_ARCHS));
   ATTUNE_RETURN_IF_ERROR(to_status(cudaSetDevice(index), "cudaSetDevice"));
   size_t free = 0, total = 0;

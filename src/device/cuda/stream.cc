@@ -81,10 +81,16 @@ void Notifier::loop() {
   }
 }
 
-CudaStream::CudaStream(int device, bool pdl) : device_(device), has_pdl_(pdl), pdl_(pdl) {
-  if (!health_->check(cudaSetDevice(device_), "cudaSetDevice")) return;
-  health_->check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-                 "cudaStreamCreateWithFlags");
+CudaStream::CudaStream(int device, bool pdl, bool first)
+    : device_(device), has_pdl_(pdl), pdl_(pdl) {
+  int last_priority = 0, first_priority = 0;
+  if (!health_->check(cudaSetDevice(device_), "cudaSetDevice") ||
+      !health_->check(cudaDeviceGetStreamPriorityRange(&last_priority, &first_priority),
+                      "cudaDeviceGetStreamPriorityRange"))
+    return;
+  health_->check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                              first ? first_priority : last_priority),
+                 "cudaStreamCreateWithPriority");
 }
 
 CudaStream::~CudaStream() {
@@ -132,6 +138,27 @@ void CudaStream::copy(void* to, const void* from, int64_t bytes) {
                  {"from", reinterpret_cast<int64_t>(from)},
                  {"bytes", bytes}});
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+}
+
+void CudaStream::copy_many(void* const* to, const void* const* from, const size_t* bytes,
+                           size_t count) {
+  if (count == 0 || !enter()) return;
+  record_launch("copies", {0, 0, 0}, {0, 0, 0},
+                {{"count", static_cast<int64_t>(count)},
+                 {"first to", reinterpret_cast<int64_t>(to[0])},
+                 {"first from", reinterpret_cast<int64_t>(from[0])},
+                 {"its bytes", static_cast<int64_t>(bytes[0])}});
+  cudaMemcpyAttributes how{};
+  how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  how.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+  size_t first = 0;
+  const cudaError_t error =
+      capturing_ ? cudaErrorNotSupported
+                 : cudaMemcpyBatchAsync(to, from, bytes, count, &how, &first, 1, stream_);
+  if (error != cudaErrorNotSupported) return check(error, "cudaMemcpyBatchAsync");
+  if (!capturing_) cudaGetLastError();
+  for (size_t i = 0; i < count; ++i)
+    check(cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
 }
 
 void CudaStream::fill(void* to, uint8_t byte, int64_t bytes) {

@@ -60,11 +60,14 @@ class Notifier {
 // more events or notices under way than ever before, and in capture().
 class CudaStream final : public Stream {
  public:
-  CudaStream(int device, bool pdl);
+  // `first`: its kernels' CTAs come before those of other streams.
+  CudaStream(int device, bool pdl, bool first = false);
   ~CudaStream() override;
   Kind kind() const override { return Kind::kCuda; }
   void launch(std::function<void()> fn) override;
   void copy(void* to, const void* from, int64_t bytes) override;
+  void copy_many(void* const* to, const void* const* from, const size_t* bytes,
+                 size_t count) override;
   void fill(void* to, uint8_t byte, int64_t bytes) override;
   std::shared_ptr<Event> record() override;
   void wait(std::shared_ptr<Event> event) override;
