@@ -89,7 +89,8 @@ CudaRunner::~CudaRunner() {
   if (stream_) stream_->synchronize();
 }
 
-Result<std::shared_ptr<sched::StepResult>> CudaRunner::launch(StepPlan plan) {
+Result<std::shared_ptr<sched::StepResult>> CudaRunner::launch(
+    StepPlan plan, std::shared_ptr<kv::LayerGate> loads) {
   ATTUNE_RETURN_IF_ERROR(stream_->status());
   auto shared = std::make_shared<const StepPlan>(std::move(plan));
   auto result = std::make_shared<sched::StepResult>();
@@ -105,11 +106,14 @@ Result<std::shared_ptr<sched::StepResult>> CudaRunner::launch(StepPlan plan) {
   const Arrays arrays = stage(*shared, size, lane);
   batches_->stage(staging_);
   ATTUNE_RETURN_IF_ERROR(batches_->route(*router_, *plan_maker_, *stream_));
-  staging_.send(*stream_);
-  if (size > 0) {
-    run_graph(size, arrays, lane);
-  } else {
-    stream_->launch([&] { run(arrays, lane); });
+  {
+    const Hold hold(*this, *batches_);
+    staging_.send(*stream_);
+    if (size > 0) {
+      run_graph(size, arrays, lane);  // of decode rows alone, which load nothing
+    } else {
+      stream_->launch([&] { run(arrays, lane, loads); });
+    }
   }
   stream_->copy(lane.sampled.data(), sampler_->results(),
                 int64_t{arrays.num_samples} * sizeof(SampledRow));
@@ -188,7 +192,7 @@ CudaRunner::Arrays CudaRunner::stage(const StepPlan& plan, int32_t size, Lane& l
   return a;
 }
 
-void CudaRunner::run(const Arrays& a, Lane& lane) {
+void CudaRunner::run(const Arrays& a, Lane& lane, const std::shared_ptr<kv::LayerGate>& loads) {
   sampler_->fill_ids(const_cast<int32_t*>(a.ids), a.num_tokens, *stream_);
   const std::vector<model::AttentionGroup> groups = batches_->plan_on(*stream_);
   decoder_->forward({.num_tokens = a.num_tokens,
@@ -196,7 +200,8 @@ void CudaRunner::run(const Arrays& a, Lane& lane) {
                      .positions = a.positions,
                      .slot_mapping = a.slot_mapping,
                      .groups = groups,
-                     .kv = kv_pool_.views},
+                     .kv = kv_pool_.views,
+                     .before_layer = before_layer(loads, *stream_)},
                     *stream_);
   if (a.num_prompt > 0) prompt_logprobs(a, lane);
   if (a.num_samples == 0) return;

@@ -26,7 +26,9 @@ class CudaRunner final : public Runner {
                                                     attention::Router& router,
                                                     device::Device& device, device::Stream& stream);
   ~CudaRunner() override;
-  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override;
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan,
+                                                    std::shared_ptr<kv::LayerGate> loads) override;
+  std::span<const kv::PagedKvView> kv() const override { return kv_pool_.views; }
 
  private:
   // What the host reads of one step in flight.
@@ -68,7 +70,7 @@ class CudaRunner final : public Runner {
   // Sequences that a decode step is filled up to; 0: it is launched as it is.
   int32_t graph_size(const sched::StepPlan& plan) const;
   Arrays stage(const sched::StepPlan& plan, int32_t size, Lane& lane);
-  void run(const Arrays& arrays, Lane& lane);
+  void run(const Arrays& arrays, Lane& lane, const std::shared_ptr<kv::LayerGate>& loads = nullptr);
   void run_graph(int32_t size, const Arrays& arrays, Lane& lane);
   void capture(int32_t size, const Arrays& arrays, Lane& lane, Captured& to);
   void prompt_logprobs(const Arrays& arrays, Lane& lane);

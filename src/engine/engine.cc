@@ -41,6 +41,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override {
     post([this] {
       stopping_ = true;
+      loaded_.scheduler->stop_copies();
       abort_all();
     });
     thread_.join();
@@ -112,6 +113,18 @@ class EngineImpl final : public Engine {
   }
 
  private:
+  // What is in the cache goes down to storage, as far as there is time.
+  void save_everything(Clock::time_point end) {
+    auto saved = std::make_shared<std::promise<void>>();
+    std::future<void> done = saved->get_future();
+    post([this, saved] {
+      loaded_.scheduler->save_everything();
+      when_copied_.push_back([saved] { saved->set_value(); });
+    });
+    if (done.wait_until(end) == std::future_status::ready) return;
+    base::log_warning("not all cached pages have been written to storage: there was no more time");
+  }
+
   // ---- the inbox: functions that run on the engine's thread ----
   void post(std::function<void()> fn) {
     {
@@ -151,7 +164,13 @@ class EngineImpl final : public Engine {
     size_t finished = 0;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return !inbox_.empty() || finished_steps_ > 0 || can_plan(); });
+      const auto ready = [&] { return !inbox_.empty() || finished_steps_ > 0 || can_plan(); };
+      const auto deadline = loaded_.copies ? loaded_.copies->next_deadline() : std::nullopt;
+      if (deadline) {
+        wake_.wait_until(lock, *deadline, ready);
+      } else {
+        wake_.wait(lock, ready);
+      }
       inbox.swap(inbox_);
       waiting_ += std::exchange(in_inbox_, 0);
       finished = std::exchange(finished_steps_, 0);
@@ -160,14 +179,42 @@ class EngineImpl final : public Engine {
     for (std::function<void()>& fn : inbox) fn();
     std::vector<TokenEvent> events;
     for (; finished > 0; --finished) commit_oldest(events);
+    if (loaded_.copies) prepare_copies();
     if (can_plan()) plan_and_launch();
+    if (loaded_.copies) start_copies();
     publish_stats();  // first, so that who hears of the last token also reads it counted
     for (TokenEvent& event : events) deliver(std::move(event));
     host_seconds_ += std::chrono::duration<double>(Clock::now() - woken).count();
     if (loaded_.scheduler->has_work()) return true;
-    for (auto& idle : when_idle_) idle->set_value();
-    when_idle_.clear();
-    return !stopping_;
+    for (auto& idle : std::exchange(when_idle_, {})) idle();
+    return !stopping_ || loaded_.scheduler->copies_under_way();
+  }
+
+  // ---- copies beside the steps ----
+  void prepare_copies() {
+    loaded_.pool->open_host(loaded_.copies->host_slots());
+    for (const RequestId id : loaded_.copies->overdue(Clock::now())) {
+      loaded_.scheduler->cut_prefetch(id);
+      blocked_ = false;
+    }
+    loaded_.scheduler->set_cache_rates(
+        {loaded_.copies->load_bytes_per_second(), prefill_rate_.per_second()});
+  }
+
+  // After the step, so that what the step waits for goes first.
+  void start_copies() {
+    sched::CacheWork work = loaded_.scheduler->take_cache_work();
+    if (!work.empty()) loaded_.copies->start(std::move(work), answers_);
+    if (loaded_.scheduler->copies_under_way()) return;
+    for (auto& copied : std::exchange(when_copied_, {})) copied();
+  }
+
+  void on_copied(const std::vector<uint64_t>& ops, bool ok) {
+    for (const uint64_t op : ops) {
+      loaded_.copies->ended(op);
+      loaded_.scheduler->on_copied(op, ok);
+    }
+    blocked_ = false;
   }
 
   // Not upon a step that was not launched: its places hold nothing that a next step could read.
@@ -185,10 +232,12 @@ class EngineImpl final : public Engine {
       return;
     }
     record(plan);
-    const uint64_t id = plan.id;
-    Step& step = in_flight_.emplace_back(id);
+    Step& step = in_flight_.emplace_back(plan.id);
+    step.prefill_tokens = plan.loads.empty() ? prefill_tokens(plan) : 0;
     const Status status = base::guarded([&] {
-      auto launched = loaded_.runner->launch(std::move(plan));
+      if (!plan.loads.empty()) step.load = loaded_.copies->load(plan.loads);
+      auto launched =
+          loaded_.runner->launch(std::move(plan), step.load ? step.load->gate() : nullptr);
       if (launched.ok()) {
         step.result = std::move(launched).value();
       } else {
@@ -196,7 +245,8 @@ class EngineImpl final : public Engine {
       }
     });
     if (!status.ok()) step.error = status.to_string();
-    auto finished = [this] {
+    auto finished = [this, timing = step.timing] {
+      timing->finished = Clock::now();
       {
         std::lock_guard lock(mutex_);
         ++finished_steps_;
@@ -218,6 +268,14 @@ class EngineImpl final : public Engine {
   void commit_oldest(std::vector<TokenEvent>& events) {
     const Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
+    // The step itself has waited for its loads, so this does not take long.
+    if (step.load)
+      if (const Status loaded = step.load->wait(); !loaded.ok() && step.result) {
+        base::log_error("step ", step.id, ": pages did not come from the host: ", loaded.message(),
+                        "; they are computed again");
+        step.result->load_error = loaded.message();
+      }
+    prefill_rate_.add(step.prefill_tokens, step.timing->launched, step.timing->finished);
     if (!step.error.empty()) base::log_error("step ", step.id, " failed: ", step.error);
     std::vector<TokenEvent> news = step.error.empty()
                                        ? loaded_.scheduler->commit(*step.result)
@@ -270,6 +328,10 @@ class EngineImpl final : public Engine {
       stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
                                         attention::path_name(r.path), r.count, r.fallback});
     stats.host_seconds = host_seconds_;
+    if (loaded_.copies) {
+      loaded_.copies->fill(stats);
+      stats.hicache.held_steps = loaded_.runner->held_steps();
+    }
     stats.device_failure = loaded_.stream->status().message();
     {
       std::lock_guard lock(mutex_);
@@ -279,14 +341,38 @@ class EngineImpl final : public Engine {
     stats_ = std::move(stats);
   }
 
+  static int32_t prefill_tokens(const sched::StepPlan& plan) {
+    int32_t tokens = 0;
+    for (const sched::StepRow& row : plan.rows)
+      if (row.kind == sched::RowKind::kPrefill) tokens += row.num_tokens;
+    return tokens;
+  }
+
+  struct Timing {
+    Clock::time_point launched = Clock::now(), finished;
+  };
   struct Step {
     explicit Step(uint64_t i) : id(i) {}
     uint64_t id;
+    int32_t prefill_tokens = 0;  // of a step that waits for no load
+    std::shared_ptr<Timing> timing = std::make_shared<Timing>();
+    std::shared_ptr<engine::Copies::Load> load;  // null: nothing
     std::shared_ptr<sched::StepResult> result;
     std::string error;  // not empty: it was not launched
   };
 
-  LoadedEngine loaded_;
+  // What copies say, on any thread.
+  const engine::Copies::Answers answers_ = {
+      .copied = [this](std::vector<uint64_t> ops,
+                       bool ok) { post([this, ops = std::move(ops), ok] { on_copied(ops, ok); }); },
+      .matched =
+          [this](uint64_t op, int32_t pages) {
+            post([this, op, pages] {
+              loaded_.scheduler->on_matched(op, pages);
+              blocked_ = false;
+            });
+          }};
+
   std::ofstream record_;
   std::atomic<RequestId> next_id_{1};
 
@@ -297,11 +383,14 @@ class EngineImpl final : public Engine {
   // Requests in the scheduler's queue after the last turn, and in the inbox. Under mutex_.
   int32_t waiting_ = 0, in_inbox_ = 0;
   bool draining_ = false;  // under mutex_
+  // Its copies post until they are gone.
+  LoadedEngine loaded_;
 
   // Engine's thread only.
   std::unordered_map<RequestId, std::shared_ptr<TokenSink>> sinks_;
   std::deque<Step> in_flight_;
-  std::vector<std::shared_ptr<std::promise<void>>> when_idle_;
+  std::vector<std::function<void()>> when_idle_, when_copied_;
+  engine::PrefillRate prefill_rate_;
   bool blocked_ = false, stopping_ = false;
   double host_seconds_ = 0;  // at work
 

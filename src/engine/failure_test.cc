@@ -33,7 +33,8 @@ class FailingRunner final : public Runner {
   using Fails = std::function<Status(uint64_t launch)>;
   FailingRunner(std::unique_ptr<Runner> real, Fails fails)
       : real_(std::move(real)), fails_(std::move(fails)) {}
-  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override {
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan,
+                                                    std::shared_ptr<kv::LayerGate> loads) override {
     // What a failed step would have left, nothing may be planned upon.
     for (const sched::StepRow& row : plan.rows) EXPECT_FALSE(failed_.contains(row.request));
     Status status;
@@ -43,8 +44,9 @@ class FailingRunner final : public Runner {
     }
     if (!thrown.ok()) throw std::bad_alloc();
     ATTUNE_RETURN_IF_ERROR(status);
-    return real_->launch(std::move(plan));
+    return real_->launch(std::move(plan), std::move(loads));
   }
+  std::span<const kv::PagedKvView> kv() const override { return real_->kv(); }
 
  private:
   std::set<RequestId> failed_;

@@ -21,8 +21,6 @@ struct Unbuilt {
   const char* what;
 };
 constexpr Unbuilt kUnbuilt[] = {
-    {"--enable-hierarchical-cache", [](const Options& o) { return o.enable_hierarchical_cache; },
-     "it comes with the host and storage tiers"},
     {"--speculative-eagle-topk", [](const Options& o) { return o.speculative_eagle_topk > 1; },
      "it comes with the drafters"},
 };

@@ -1,11 +1,14 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/cuda_runner.h"
 #include "engine/inputs.h"
+#include "engine/load_copies.h"
+#include "formats/fingerprint.h"
 
 namespace attune::engine {
 namespace {
@@ -164,7 +167,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
-  ATTUNE_ASSIGN_OR_RETURN(const sched::SchedulerConfig sc,
+  ATTUNE_ASSIGN_OR_RETURN(sched::SchedulerConfig sc,
                           scheduler_config(options, config, e.device->info()));
 
   RunnerConfig rc = runner_config(options, config, resolution, sc);
@@ -186,6 +189,13 @@ Result<LoadedEngine> load_engine(const Options& options) {
                             .mla_capacity = rc.mla_policy.one_path ? -1 : rc.mla_policy.capacity},
                            *e.device, *e.stream, ops::op_table(e.device->info()),
                            log_progress(e.model.name)));
+  // Storage outlives this process, and so must what it tells models apart by.
+  std::string fingerprint = cat(e.model.path, ":", e.model.parameters, ":", e.model.weight_format);
+  if (resolution.hicache && options.hicache_storage_backend != "none") {
+    ATTUNE_ASSIGN_OR_RETURN(
+        fingerprint,
+        formats::model_fingerprint(e.model, static_cast<int>(std::thread::hardware_concurrency())));
+  }
   ATTUNE_RETURN_IF_ERROR(e.model.weights->check_intact());
   e.model.weights.reset();  // the device has its own; nothing reads the file from here on
 
@@ -195,12 +205,27 @@ Result<LoadedEngine> load_engine(const Options& options) {
   ATTUNE_RETURN_IF_ERROR(check_room(rc, config.max_model_len));
   ATTUNE_ASSIGN_OR_RETURN(e.runner, make_runner(rc, std::move(decoder), e));
 
-  e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size);
+  const kv::CacheIdentity identity =
+      cache_identity(options, resolution, rc, e.device->info(), fingerprint);
+  ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTier> tier,
+                          open_storage(options, resolution, identity));
+  const kv::TierPlan tiers = tier_plan(options, tier.get());
+  if (resolution.hicache) {
+    ATTUNE_ASSIGN_OR_RETURN(e.copies, make_copies(options, resolution, rc, *e.runner,
+                                                  std::move(tier), *e.device, *e.stream));
+  }
+  e.pool = std::make_unique<kv::PagePool>(rc.num_slots, rc.geometry.page_size,
+                                          host_slots(resolution, rc.geometry));
+  ATTUNE_RETURN_IF_ERROR(
+      kv::make_eviction_policy(options.radix_eviction_policy, 1).status());  // the name is known
   if (!options.disable_radix_cache)
     e.index = std::make_unique<kv::PrefixIndex>(
-        *e.pool, kv::make_lru_policy,
-        kv::CacheIdentity{cat(e.model.path, ":", e.model.parameters, ":", e.model.weight_format),
-                          tensor::dtype_name(resolution.kv_dtype), resolution.kv_layout});
+        *e.pool,
+        [name = options.radix_eviction_policy](int32_t pages) {
+          return kv::make_eviction_policy(name, pages).value();
+        },
+        identity, kv::random_hash_seed(), tiers);
+  sc.cache = cache_config(options, resolution, rc.geometry);
   e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());
   e.info = {.path = e.model.path,
             .name = e.model.name,

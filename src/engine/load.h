@@ -9,6 +9,7 @@
 #include "attention/route.h"
 #include "attune/engine.h"
 #include "device/device.h"
+#include "engine/copies.h"
 #include "engine/model_runner.h"
 #include "formats/weight_source.h"
 #include "kv/index/prefix_index.h"
@@ -24,6 +25,7 @@ struct LoadedEngine {
   formats::LoadedModel model;  // holds the map that the embedding is read from
   std::unique_ptr<attention::Router> router;
   std::unique_ptr<Runner> runner;
+  std::unique_ptr<Copies> copies;  // null: no hierarchical cache
   std::unique_ptr<kv::PagePool> pool;
   std::unique_ptr<kv::PrefixIndex> index;  // null: --disable-radix-cache
   std::unique_ptr<sched::Scheduler> scheduler;

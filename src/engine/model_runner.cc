@@ -45,7 +45,8 @@ ModelRunner::~ModelRunner() {
   if (stream_) stream_->synchronize();
 }
 
-Result<std::shared_ptr<sched::StepResult>> ModelRunner::launch(StepPlan plan) {
+Result<std::shared_ptr<sched::StepResult>> ModelRunner::launch(
+    StepPlan plan, std::shared_ptr<kv::LayerGate> loads) {
   auto shared = std::make_shared<const StepPlan>(std::move(plan));
   auto result = std::make_shared<sched::StepResult>();
   result->id = shared->id;
@@ -54,8 +55,9 @@ Result<std::shared_ptr<sched::StepResult>> ModelRunner::launch(StepPlan plan) {
   batches.fill(*shared);
   ATTUNE_CHECK(static_cast<int32_t>(batches.ids.size()) <= config_.max_tokens);
   ATTUNE_RETURN_IF_ERROR(batches.route(*router_, *plan_maker_, *stream_));
-  stream_->launch([this, shared, result, &batches] {
-    const Status status = base::guarded([&] { execute(*shared, batches, *result); });
+  const Hold hold(*this, batches);
+  stream_->launch([this, shared, result, &batches, loads = std::move(loads)] {
+    const Status status = base::guarded([&] { execute(*shared, batches, loads, *result); });
     if (!status.ok()) fail(*shared, status.message(), *result);
   });
   return result;
@@ -86,7 +88,8 @@ void ModelRunner::Place::count(TokenId token, bool output) {
 }
 
 // On the stream's thread.
-void ModelRunner::execute(const StepPlan& plan, StepBatches& batches, sched::StepResult& result) {
+void ModelRunner::execute(const StepPlan& plan, StepBatches& batches,
+                          const std::shared_ptr<kv::LayerGate>& loads, sched::StepResult& result) {
   for (const sched::Admission& a : plan.admissions) admit(a);
   std::vector<int32_t> last_tokens;  // index of each row's last token
   for (size_t i = 0; i < plan.rows.size(); ++i) {
@@ -101,7 +104,8 @@ void ModelRunner::execute(const StepPlan& plan, StepBatches& batches, sched::Ste
                      .positions = batches.positions.data(),
                      .slot_mapping = batches.slot_mapping.data(),
                      .groups = groups,
-                     .kv = kv_pool_.views},
+                     .kv = kv_pool_.views,
+                     .before_layer = before_layer(loads, *stream_)},
                     *stream_);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];

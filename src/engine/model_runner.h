@@ -31,7 +31,9 @@ class ModelRunner final : public Runner {
                                                      device::Stream& stream);
   ~ModelRunner() override;
 
-  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) override;
+  Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan,
+                                                    std::shared_ptr<kv::LayerGate> loads) override;
+  std::span<const kv::PagedKvView> kv() const override { return kv_pool_.views; }
 
  private:
   // What a sequence keeps on the device between steps.
@@ -48,7 +50,8 @@ class ModelRunner final : public Runner {
   };
 
   ModelRunner() = default;
-  void execute(const sched::StepPlan& plan, StepBatches& batches, sched::StepResult& result);
+  void execute(const sched::StepPlan& plan, StepBatches& batches,
+               const std::shared_ptr<kv::LayerGate>& loads, sched::StepResult& result);
   void fail(const sched::StepPlan& plan, const std::string& error, sched::StepResult& result);
   void admit(const sched::Admission& admission);
   void sample_rows(const sched::StepPlan& plan, const std::vector<int32_t>& last_tokens,

@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "attention/route.h"
 #include "device/device.h"
+#include "engine/step_batches.h"
 #include "kv/layout/layout.h"
+#include "kv/transfer/transfer.h"
 #include "model/decoder.h"
 #include "sched/step_plan.h"
 
@@ -37,8 +42,47 @@ class Runner {
   // kInFlight steps may be launched and not done. Errors are of this step, nothing of which will
   // run: no backend serves one of its batches, or has no memory for it. What fails while it runs is
   // an error of its result's rows.
-  virtual Result<std::shared_ptr<sched::StepResult>> launch(sched::StepPlan plan) = 0;
+  // `loads`: what the plan has loaded, null if nothing.
+  virtual Result<std::shared_ptr<sched::StepResult>> launch(
+      sched::StepPlan plan, std::shared_ptr<kv::LayerGate> loads) = 0;
+  // The device pool, one view per layer.
+  virtual std::span<const kv::PagedKvView> kv() const = 0;
+  // Copies beside the steps, which wait while a step of a backend runs that does not tolerate them
+  // (H5). Null: there are none, or they may go on.
+  void hold_copies(kv::Transfer* transfer) { copies_ = transfer; }
+  uint64_t held_steps() const { return held_steps_; }
+
+ protected:
+  // Around what a step gives to the stream.
+  class Hold {
+   public:
+    Hold(Runner& runner, const StepBatches& batches)
+        : copies_(batches.tolerates_copies() ? nullptr : runner.copies_) {
+      if (!copies_) return;
+      copies_->hold();
+      ++runner.held_steps_;
+    }
+    ~Hold() {
+      if (copies_) copies_->resume();
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    kv::Transfer* copies_;
+  };
+
+ private:
+  kv::Transfer* copies_ = nullptr;
+  std::atomic<uint64_t> held_steps_{0};
 };
+
+// What a forward pass waits for before each layer, if for anything.
+inline std::function<void(int32_t)> before_layer(const std::shared_ptr<kv::LayerGate>& loads,
+                                                 device::Stream& stream) {
+  if (!loads) return {};
+  return [loads, &stream](int32_t layer) { loads->wait(layer, stream); };
+}
 
 // Ids that a request cannot draw before its min_new_tokens: the model's ends and its own stops.
 inline std::vector<TokenId> early_stops(const formats::ModelConfig& model,

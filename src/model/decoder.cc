@@ -100,6 +100,7 @@ void Decoder::forward(const ForwardInput& in, device::Stream& stream) {
                            stream);
   const Step step{in, cos_.as<float>(), sin_.as<float>(), normed_.data()};
   for (int32_t i = 0; i < c.num_layers; ++i) {
+    if (in.before_layer) in.before_layer(i);
     attention_->run(i, step, hidden_.as<float>(), stream);
     mlp_of(i).run(i, step, hidden_.as<float>(), stream);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "attention/backend.h"
@@ -53,6 +54,9 @@ struct ForwardInput {
   const int64_t* slot_mapping = nullptr;   // [num_tokens], see ops::RopeAppendParams
   std::span<const AttentionGroup> groups;  // cover [0, num_tokens) in order
   std::span<const kv::PagedKvView> kv;     // one per layer
+  // Called before a layer's work is given to the stream: its pages may be on their way. May be
+  // empty.
+  std::function<void(int32_t layer)> before_layer;
 };
 
 }  // namespace attune::model

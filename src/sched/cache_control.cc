@@ -17,6 +17,7 @@ constexpr int32_t kAhead = 8;
 }  // namespace
 
 CacheWork CacheControl::take_work() {
+  if (stopped_) return std::exchange(work_, {});
   if (config_.write_back) index_.save_ahead(std::max(1, pool_.total() / kAhead));
   for (kv::PageTransfer& t : index_.begin_saves(kMostSaves - saves_)) {
     work_.saves.push_back({++ops_, {t.host_slot(), t.slot()}});

@@ -23,7 +23,11 @@ class CacheControl {
   CacheWork take_work();
   void on_copied(uint64_t op, bool ok);
   void on_matched(uint64_t op, int32_t pages);
-  bool busy() const { return !copies_.empty() || !work_.empty() || index_.wants_copies(); }
+  bool busy() const {
+    return !copies_.empty() || !work_.empty() || (!stopped_ && index_.wants_copies());
+  }
+  // No more copies begin.
+  void stop() { stopped_ = true; }
 
   // Looks for a new request's pages in storage. `tokens`: those that need not be computed if found.
   void prefetch(RequestId request, std::span<const TokenId> tokens, const kv::PrefixSalt& salt);
@@ -75,6 +79,7 @@ class CacheControl {
   std::unordered_map<RequestId, int32_t> fetched_;  // pages, of requests not yet admitted
   uint64_t ops_ = 0;
   int32_t saves_ = 0, stores_ = 0;
+  bool stopped_ = false;
   int64_t prefetching_ = 0;  // pages asked for
   HiCacheStats counters_;
 };

@@ -71,6 +71,12 @@ void Scheduler::set_cache_rates(const CacheRates& rates) {
 void Scheduler::save_everything() {
   if (impl_->cache()) impl_->save_everything();
 }
+void Scheduler::forget_stored() {
+  if (impl_->cache()) impl_->forget_stored();
+}
+void Scheduler::stop_copies() {
+  if (CacheControl* cache = impl_->cache()) cache->stop();
+}
 bool Scheduler::has_work() const {
   return impl_->has_work();
 }

@@ -98,6 +98,8 @@ class Scheduler {
   void set_cache_rates(const CacheRates& rates);
   // Every page without a copy further down shall have one, as far as there is room: before a stop.
   void save_everything();
+  void forget_stored();  // storage has been emptied
+  void stop_copies();    // no more begin
 
   bool has_work() const;  // requests that wait or run, or steps in flight
   int32_t steps_in_flight() const;

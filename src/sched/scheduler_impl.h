@@ -36,6 +36,7 @@ class Scheduler::Impl {
   // Null without tiers below the device.
   CacheControl* cache() { return cache_ ? &*cache_ : nullptr; }
   void save_everything() { index_->want_all(); }
+  void forget_stored() { index_->forget_stored(); }
 
   const SchedulerConfig& config() const { return config_; }
   bool has_work() const { return !seqs_.empty() || !in_flight_.empty(); }

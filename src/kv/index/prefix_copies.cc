@@ -52,7 +52,7 @@ std::vector<PageTransfer> PrefixIndex::begin_saves(int32_t max) {
     update(ref.id);
     if (n->page.state() != PageState::kReady || n->page.host_state() != PageState::kAbsent)
       continue;
-    if (pool_.host_free() == 0 && !evict_host()) continue;  // all of the host is in use
+    if (pool_.host_free() == 0 && (keeps_host_ || !evict_host())) continue;
     hold(ref.id);
     saves.push_back(*pool_.begin_save(n->page));
   }
@@ -123,7 +123,12 @@ void PrefixIndex::finish(PageTransfer transfer, bool complete) {
   unhold(id, /*used=*/false);
 }
 
+void PrefixIndex::forget_stored() {
+  for (Node& n : nodes_) n.stored = false;
+}
+
 void PrefixIndex::want_all() {
+  keeps_host_ = true;
   std::vector<PageId> path;
   for (const auto& root : roots_by_salt_)
     path.push_back(PageId(roots_[static_cast<size_t>(root.second)].first_child));

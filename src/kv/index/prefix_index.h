@@ -172,8 +172,10 @@ class PrefixIndex {
   void insert_fetched(std::span<const TokenId> tokens, const PrefixSalt& salt, OwnedPage page);
   // `complete`: every byte is in place; else it failed and the page is as before.
   void finish(PageTransfer transfer, bool complete);
-  // Pages without a copy below them are to be copied, as far as there is room: before a stop.
+  // Pages without a copy below them are to be copied, as far as there is room without others going:
+  // before a stop.
   void want_all();
+  void forget_stored();  // storage has been emptied
   bool wants_copies() const { return !to_save_.empty() || !to_store_.empty(); }
 
   // The names by which storage knows the pages of `tokens` from page `first` on.
@@ -267,6 +269,7 @@ class PrefixIndex {
   HashSeed seed_;
   TierPlan tiers_;
   bool constant_hash_ = false;
+  bool keeps_host_ = false;  // see want_all
   size_t page_size_;
   std::vector<Node> nodes_;       // [pool.max_pages()]
   std::vector<TokenId> tokens_;   // [pool.max_pages(), page_size]

@@ -1,0 +1,120 @@
+#include "engine/load_copies.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "kv/tier/make_tier.h"
+
+namespace attune::engine {
+namespace {
+
+using base::cat;
+
+// To be raised with every change of what a page's bytes mean.
+constexpr int kFormat = 1;
+
+}  // namespace
+
+kv::CacheIdentity cache_identity(const Options& options, const resolve::Resolution& resolution,
+                                 const RunnerConfig& rc, const device::DeviceInfo& device,
+                                 const std::string& fingerprint) {
+  const kv::LayerKvSpec& l = rc.geometry.layer;
+  std::string layout =
+      cat("format ", kFormat, ", ", resolution.kv_layout, ", page ", rc.geometry.page_size, ", ",
+          rc.geometry.layers, " x ", l.kv_heads, " x ", l.k_dim, "+", l.v_dim,
+          l.v_in_k ? " shared" : "", ", activations ", tensor::dtype_name(rc.act));
+  if (resolution.hicache) layout += cat(", ", resolution.hicache->mem_layout);
+  // Its promise is the same bits, which other kernels would not give.
+  if (options.enable_deterministic_inference) {
+    layout += cat(", deterministic on ", device.name);
+    for (const auto& candidates : resolution.candidates)
+      if (!candidates.empty()) layout += cat(", ", candidates.front().backend);
+  }
+  return {fingerprint, tensor::dtype_name(resolution.kv_dtype), layout};
+}
+
+Result<std::unique_ptr<kv::KvTier>> open_storage(const Options& options,
+                                                 const resolve::Resolution& resolution,
+                                                 const kv::CacheIdentity& identity) {
+  if (!resolution.hicache || options.hicache_storage_backend == "none")
+    return std::unique_ptr<kv::KvTier>();
+  kv::TierConfig config;
+  config.kind =
+      options.hicache_storage_backend == "redis" ? kv::TierKind::kRedis : kv::TierKind::kFile;
+  config.dir = options.hicache_storage_dir;
+  config.url = options.hicache_storage_url;
+  config.budget_bytes = static_cast<int64_t>(options.hicache_storage_size * 1e9);
+  config.identity = cat(identity.model_fingerprint, "; ", identity.kv_dtype, "; ", identity.layout);
+  return kv::make_tier(config);
+}
+
+int32_t host_slots(const resolve::Resolution& resolution, const kv::KvGeometry& geometry) {
+  if (!resolution.hicache) return 0;
+  return static_cast<int32_t>(
+      std::min<int64_t>(resolution.hicache->host_bytes / geometry.page_bytes(), INT32_MAX / 4));
+}
+
+Result<std::unique_ptr<Copies>> make_copies(const Options& options,
+                                            const resolve::Resolution& resolution,
+                                            const RunnerConfig& rc, Runner& runner,
+                                            std::unique_ptr<kv::KvTier> tier,
+                                            device::Device& device, device::Stream& compute) {
+  const resolve::HiCacheChoice& choice = *resolution.hicache;
+  const kv::HostLayout layout = *kv::parse_host_layout(choice.mem_layout);
+  ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<kv::HostPool> host,
+                          kv::HostPool::create({.geometry = rc.geometry,
+                                                .layout = layout,
+                                                .num_slots = host_slots(resolution, rc.geometry)},
+                                               device));
+  const auto views = runner.kv();
+  ATTUNE_ASSIGN_OR_RETURN(
+      std::unique_ptr<kv::Transfer> transfer,
+      kv::Transfer::create(
+          {.geometry = rc.geometry,
+           .device = {views.begin(), views.end()},
+           .host = host->view(),
+           .io = choice.io_backend == "kernel" ? kv::IoBackend::kKernel : kv::IoBackend::kDirect,
+           .bytes_per_second = options.hicache_io_rate * 1e9,
+           .host_part_bytes = host->part_bytes()},
+          device, compute));
+  if (!choice.held_beside.empty()) runner.hold_copies(transfer.get());
+  CopiesConfig config{.geometry = rc.geometry,
+                      .io_backend = choice.io_backend,
+                      .mem_layout = choice.mem_layout,
+                      .write_policy = choice.write_policy,
+                      .storage_prefetch_policy = choice.storage_prefetch_policy};
+  if (choice.storage_prefetch_policy == "timeout")
+    config.prefetch_wait = PrefetchWait{options.hicache_storage_prefetch_timeout,
+                                        options.hicache_storage_prefetch_timeout_per_ki_token,
+                                        options.hicache_storage_prefetch_timeout_max};
+  return std::make_unique<Copies>(config, std::move(host), std::move(transfer), std::move(tier));
+}
+
+sched::CacheConfig cache_config(const Options& options, const resolve::Resolution& resolution,
+                                const kv::KvGeometry& geometry) {
+  sched::CacheConfig c;
+  if (!resolution.hicache) return c;
+  c.enabled = true;
+  c.write_back = resolution.hicache->write_policy == "write_back";
+  c.storage = options.hicache_storage_backend != "none";
+  const std::string& policy = resolution.hicache->storage_prefetch_policy;
+  c.prefetch = policy == "wait_complete" ? sched::PrefetchPolicy::kWaitComplete
+               : policy == "timeout"     ? sched::PrefetchPolicy::kTimeout
+                                         : sched::PrefetchPolicy::kBestEffort;
+  c.prefetch_threshold = options.hicache_storage_prefetch_threshold;
+  c.page_bytes = geometry.page_bytes();
+  return c;
+}
+
+kv::TierPlan tier_plan(const Options& options, const kv::KvTier* tier) {
+  kv::TierPlan plan;
+  const std::string& write = options.hicache_write_policy;
+  plan.write = write == "write_back"                ? kv::WritePolicy::kWriteBack
+               : write == "write_through_selective" ? kv::WritePolicy::kWriteThroughSelective
+                                                    : kv::WritePolicy::kWriteThrough;
+  plan.storage = tier != nullptr;
+  if (tier) plan.root_salt = tier->info().root_salt;
+  return plan;
+}
+
+}  // namespace attune::engine
