@@ -76,29 +76,47 @@ class EngineImpl final : public Engine {
     });
   }
 
+  // Copies beside the steps are waited for: who asks has heard the last token of all requests.
   Status flush_cache() override {
-    return call<Status>([&] {
-      Status status = loaded_.scheduler->flush_cache();
-      publish_stats();
-      return status;
+    auto answer = std::make_shared<std::promise<Status>>();
+    std::future<Status> status = answer->get_future();
+    post([this, answer] {
+      auto flush = [this, answer] {
+        answer->set_value(loaded_.scheduler->flush_cache());
+        publish_stats();
+      };
+      if (loaded_.scheduler->has_work() || !loaded_.copies) return flush();  // it says why not
+      when_copied_.push_back(flush);
     });
+    return status.get();
   }
 
   Status clear_storage() override {
-    return invalid_argument("there is no storage tier: start with --hicache-storage-backend");
+    kv::KvTier* tier = loaded_.copies ? loaded_.copies->tier() : nullptr;
+    if (!tier)
+      return invalid_argument("there is no storage tier: start with --hicache-storage-backend");
+    ATTUNE_RETURN_IF_ERROR(tier->clear());
+    return call<Status>([&] {
+      loaded_.scheduler->forget_stored();
+      return Status();
+    });
   }
 
   void drain(double seconds) override {
+    const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                     std::chrono::duration<double>(seconds));
     auto idle = std::make_shared<std::promise<void>>();
     std::future<void> done = idle->get_future();
     {
       std::lock_guard lock(mutex_);
       draining_ = true;
     }
-    post([this, idle] { when_idle_.push_back(idle); });
-    if (done.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready) return;
-    post([this] { abort_all(); });
-    done.wait();
+    post([this, idle] { when_idle_.push_back([idle] { idle->set_value(); }); });
+    if (done.wait_until(end) != std::future_status::ready) {
+      post([this] { abort_all(); });
+      done.wait();
+    }
+    if (loaded_.copies && loaded_.copies->tier()) save_everything(end);
   }
 
   const ModelInfo& model() const override { return loaded_.info; }
@@ -176,10 +194,10 @@ class EngineImpl final : public Engine {
       finished = std::exchange(finished_steps_, 0);
     }
     const Clock::time_point woken = Clock::now();
+    if (loaded_.copies) prepare_copies();
     for (std::function<void()>& fn : inbox) fn();
     std::vector<TokenEvent> events;
     for (; finished > 0; --finished) commit_oldest(events);
-    if (loaded_.copies) prepare_copies();
     if (can_plan()) plan_and_launch();
     if (loaded_.copies) start_copies();
     publish_stats();  // first, so that who hears of the last token also reads it counted
@@ -373,7 +391,6 @@ class EngineImpl final : public Engine {
             });
           }};
 
-  std::ofstream record_;
   std::atomic<RequestId> next_id_{1};
 
   std::mutex mutex_;
@@ -385,6 +402,7 @@ class EngineImpl final : public Engine {
   bool draining_ = false;  // under mutex_
   // Its copies post until they are gone.
   LoadedEngine loaded_;
+  std::ofstream record_;
 
   // Engine's thread only.
   std::unordered_map<RequestId, std::shared_ptr<TokenSink>> sinks_;
