@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "kv/tier/file/file_tier.h"
+#include "kv/tier/redis/redis_tier.h"
 
 namespace attune::kv {
 
@@ -18,6 +19,10 @@ std::string default_storage_dir() {
 }
 
 Result<std::unique_ptr<KvTier>> make_tier(const TierConfig& config) {
+  if (config.kind == TierKind::kRedis) {
+    ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<RedisTier> tier, RedisTier::create(config));
+    return std::unique_ptr<KvTier>(std::move(tier));
+  }
   ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<FileTier> tier, FileTier::create(config));
   return std::unique_ptr<KvTier>(std::move(tier));
 }

@@ -491,7 +491,8 @@ TEST_P(Conformance, ConcurrentUseNeverServesAWrongPage) {
 
 INSTANTIATE_TEST_SUITE_P(Tiers, Conformance,
                          ::testing::Values(Medium{"memory", make_memory_world},
-                                           Medium{"file", make_file_world}),
+                                           Medium{"file", make_file_world},
+                                           Medium{"redis", make_redis_world}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

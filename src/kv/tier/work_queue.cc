@@ -107,18 +107,22 @@ bool WorkQueue::may_run(int kind) const {
   return holders_ == 0 && writers_ < std::max(1, config_.threads - 1);
 }
 
+// An equal share for each thread that may work on this kind, within the limits of a batch.
 std::vector<TierOp> WorkQueue::take(int kind) {
   std::deque<TierOp>& from = queues_[kind];
-  int64_t count = config_.max_batch;
-  if (kind == static_cast<int>(Kind::kRefused)) count = 1;
-  if (kind == static_cast<int>(Kind::kWrite)) {
-    const int64_t writers = std::max(1, config_.threads - 1);
-    count = std::min<int64_t>(config_.max_write_batch, (std::ssize(from) + writers - 1) / writers);
+  const bool write = kind == static_cast<int>(Kind::kWrite);
+  const int64_t threads = write ? std::max(1, config_.threads - 1) : config_.threads;
+  int64_t most = write ? config_.max_write_batch : config_.max_batch;
+  if (kind == static_cast<int>(Kind::kRefused)) most = 1;
+  most = std::min(most, (std::ssize(from) + threads - 1) / threads);
+  std::vector<TierOp> batch;
+  int64_t bytes = 0;
+  while (std::ssize(batch) < most) {
+    bytes += from.front().runs.total();
+    if (!batch.empty() && bytes > config_.max_batch_bytes) break;
+    batch.push_back(std::move(from.front()));
+    from.pop_front();
   }
-  count = std::min<int64_t>(count, std::ssize(from));
-  std::vector<TierOp> batch(std::make_move_iterator(from.begin()),
-                            std::make_move_iterator(from.begin() + count));
-  from.erase(from.begin(), from.begin() + count);
   return batch;
 }
 

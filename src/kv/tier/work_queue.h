@@ -33,9 +33,10 @@ struct TierOp {
 
 struct WorkQueueConfig {
   int threads = 1;
-  int32_t max_queued = 1 << 16;  // reads and writes each
-  int32_t max_batch = 1;         // matches, reads or releases that go to perform() together
-  int32_t max_write_batch = 1;   // writes likewise
+  int32_t max_queued = 1 << 16;         // reads and writes each
+  int32_t max_batch = 1;                // matches, reads or releases that go to perform() together
+  int32_t max_write_batch = 1;          // writes likewise
+  int64_t max_batch_bytes = INT64_MAX;  // of payload; one operation may be bigger
   std::function<void()> thread_start = [] {};  // first on each thread
 };
 

@@ -1,51 +1,28 @@
 #include "kv/tier/file/storage_folder.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/log.h"
+#include "kv/tier/digits.h"
 
 namespace attune::kv {
 namespace {
 
-constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kPageEnd = ".page", kLockEnd = ".lock";
 constexpr size_t kSaltDigits = 64;
 
-std::string hex(const uint8_t* bytes, size_t count) {
-  std::string out;
-  for (size_t i = 0; i < count; ++i) {
-    out += kDigits[bytes[i] >> 4];
-    out += kDigits[bytes[i] & 15];
-  }
-  return out;
-}
-
 std::optional<PageKey> key_of(std::string_view name) {
-  PageKey key;
-  if (name.size() != 2 * key.bytes.size() + kPageEnd.size() || !name.ends_with(kPageEnd))
-    return std::nullopt;
-  for (size_t i = 0; i < 2 * key.bytes.size(); ++i) {
-    const size_t digit = kDigits.find(name[i]);
-    if (digit == kDigits.npos) return std::nullopt;
-    key.bytes[i / 2] = static_cast<uint8_t>(key.bytes[i / 2] << 4 | digit);
-  }
-  return key;
-}
-
-Result<std::string> random_digits(size_t digits) {
-  uint8_t bytes[kSaltDigits / 2];
-  if (::getrandom(bytes, digits / 2, 0) != static_cast<ssize_t>(digits / 2))
-    return io_error("no random numbers from the system");
-  return hex(bytes, digits / 2);
+  if (!name.ends_with(kPageEnd)) return std::nullopt;
+  return parse_page_key(name.substr(0, name.size() - kPageEnd.size()));
 }
 
 std::string instance_of(const std::string& temp_name) {
@@ -99,8 +76,8 @@ Status StorageFolder::make_folders() {
   }
   ATTUNE_RETURN_IF_ERROR(make(dir_));
   ATTUNE_RETURN_IF_ERROR(make(dir_ + "/tmp"));
-  for (char a : kDigits)
-    for (char b : kDigits) ATTUNE_RETURN_IF_ERROR(make(dir_ + "/" + a + b));
+  for (char a : kHexDigits)
+    for (char b : kHexDigits) ATTUNE_RETURN_IF_ERROR(make(dir_ + "/" + a + b));
   if (!sync(dir_)) return failed("sync", dir_);
   return {};
 }
@@ -117,7 +94,7 @@ bool StorageFolder::sync(const std::string& path) {
 
 Status StorageFolder::lock_instance() {
   for (;;) {
-    ATTUNE_ASSIGN_OR_RETURN(instance_, random_digits(16));
+    ATTUNE_ASSIGN_OR_RETURN(instance_, random_hex_digits(8));
     const std::string path = temp(instance_ + std::string(kLockEnd));
     lock_ = ops_.open(path, O_CREAT | O_EXCL | O_RDWR, 0644);
     if (lock_ < 0) return failed("make", path);
@@ -159,14 +136,14 @@ Result<std::string> StorageFolder::read_salt() {
   errno = error;
   if (bytes < 0) return failed("read", path);
   const std::string_view salt(text, std::min<size_t>(static_cast<size_t>(bytes), kSaltDigits));
-  if (bytes != static_cast<ssize_t>(kSaltDigits) || salt.find_first_not_of(kDigits) != salt.npos)
+  if (bytes != static_cast<ssize_t>(kSaltDigits) || salt.find_first_not_of(kHexDigits) != salt.npos)
     return data_loss(path + " is damaged, so no page in the folder can be found: empty the folder");
   return std::string(salt);
 }
 
 Status StorageFolder::make_salt() {
   const std::string path = dir_ + "/root_salt", made = temp_path();
-  ATTUNE_ASSIGN_OR_RETURN(std::string salt, random_digits(kSaltDigits));
+  ATTUNE_ASSIGN_OR_RETURN(std::string salt, random_hex_digits(kSaltDigits / 2));
   const int file = ops_.open(made, O_CREAT | O_EXCL | O_WRONLY, 0644);
   if (file < 0) return failed("make", made);
   const iovec part{salt.data(), salt.size()};
@@ -181,11 +158,11 @@ Status StorageFolder::make_salt() {
 }
 
 std::string StorageFolder::page_folder(const PageKey& key) const {
-  return dir_ + "/" + hex(key.bytes.data(), 1);
+  return dir_ + "/" + hex_digits(std::span(key.bytes).first(1));
 }
 
 std::string StorageFolder::page_path(const PageKey& key) const {
-  return page_folder(key) + "/" + hex(key.bytes.data(), key.bytes.size()) + std::string(kPageEnd);
+  return page_folder(key) + "/" + hex_digits(key) + std::string(kPageEnd);
 }
 
 std::string StorageFolder::temp_path() {
@@ -195,8 +172,8 @@ std::string StorageFolder::temp_path() {
 Status StorageFolder::for_each_page(const std::function<bool()>& stop,
                                     const std::function<void(const Page&)>& visit) {
   std::vector<std::string> names;
-  for (char a : kDigits) {
-    for (char b : kDigits) {
+  for (char a : kHexDigits) {
+    for (char b : kHexDigits) {
       if (stop()) return cancelled("stopped");
       const std::string path = dir_ + "/" + a + b;
       if (ops_.list(path, &names) != 0) {

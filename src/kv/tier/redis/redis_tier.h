@@ -1,0 +1,75 @@
+// Pages in a Redis or Valkey server, which several servers of ours may share.
+//
+//   attune:kv:salt        the root salt, set once
+//   attune:kv:p:KEY       a page's record; KEY is 64 hex digits
+//   attune:kv:used        sorted set: KEY by the time of its last use (microseconds, the server's)
+//   attune:kv:sizes       hash: KEY to the bytes that count for it
+//   attune:kv:bytes       their sum
+//
+// A page and what counts for it change in one transaction, and old pages go in the same one, so the
+// budget holds whoever writes.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kv/tier/kv_tier.h"
+#include "kv/tier/lru_ledger.h"
+#include "kv/tier/make_tier.h"
+#include "kv/tier/redis/connection.h"
+#include "kv/tier/work_queue.h"
+
+namespace attune::kv {
+
+class RedisTier final : public KvTier {
+ public:
+  static Result<std::unique_ptr<RedisTier>> create(const TierConfig& config);
+
+  const TierInfo& info() const override { return info_; }
+  TierStats stats() const override;
+  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override;
+  std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
+  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override;
+  uint64_t read(PageIdentity page, PageRuns to, Done done) override;
+  void cancel(uint64_t read) override { queue_.cancel(read); }
+  void release(std::vector<PageKey> keys) override;
+  Status clear() override;
+  bool flush(double seconds) override { return queue_.flush(seconds); }
+
+ private:
+  struct Damaged {
+    TierOp* op;
+    std::string start;  // of the record
+  };
+
+  RedisTier(const TierConfig& config, const RedisUrl& url, std::string root_salt);
+  void perform(std::span<TierOp> ops);
+  int32_t match_now(RedisConnection& redis, const std::vector<PageKey>& keys);
+  void release_now(RedisConnection& redis, std::span<TierOp> ops);
+  void read_now(RedisConnection& redis, std::span<TierOp> ops);
+  TierResult take_record(const TierOp& op, const Result<RedisReply>& record);
+  void drop_damaged(RedisConnection& redis, std::span<Damaged> damaged);
+  void write_now(RedisConnection& redis, std::span<TierOp> ops);
+  void send_write(RedisConnection& redis, const TierOp& op);
+  TierResult take_written(RedisConnection& redis);
+  Status clear_now(RedisConnection& redis);
+  void drop(RedisConnection& redis, const PageKey& key, std::string_view only_if_starts_with);
+  void send_counts(RedisConnection& redis);
+  void take_counts(RedisConnection& redis);
+  TierResult refused(std::string_view error);
+  void complain(std::string_view message);
+
+  const TierConfig config_;
+  const PageKey fingerprint_;
+  const TierInfo info_;
+  RedisPool pool_;
+  const std::shared_ptr<LruLedger> ledger_;   // of reservations; the server has the pages'
+  std::atomic<int64_t> pages_{0}, bytes_{0};  // as the server last said
+  std::atomic<uint64_t> evicted_{0};
+  std::atomic<int64_t> next_complaint_ns_{0};
+  WorkQueue queue_;  // last: its threads use all the others
+};
+
+}  // namespace attune::kv
