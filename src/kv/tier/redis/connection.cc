@@ -1,6 +1,7 @@
 #include "kv/tier/redis/connection.h"
 
 #include <hiredis/hiredis.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -124,17 +125,25 @@ Result<RedisReply> RedisConnection::next() {
   return reply_of(*static_cast<redisReply*>(raw), holder);
 }
 
+bool RedisConnection::hung_up() const {
+  char byte;
+  const ssize_t got = ::recv(context_->raw->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
 Result<std::unique_ptr<RedisConnection>> RedisPool::take() {
   {
     std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
+    while (!idle_.empty()) {
       auto connection = std::move(idle_.back());
       idle_.pop_back();
-      return connection;
+      if (!connection->hung_up()) return connection;
     }
     if (Clock::now() < next_try_) return unavailable("Redis at " + url_.where() + " is gone");
   }
   Result<std::unique_ptr<RedisConnection>> connection = RedisConnection::open(url_, times_);
+  if (connection.ok())
+    if (Status status = opened_(**connection); !status.ok()) connection = status;
   std::lock_guard lock(mutex_);
   pause_ = connection.ok() ? Clock::duration{} : std::clamp<Clock::duration>(2 * pause_, 100ms, 5s);
   next_try_ = Clock::now() + pause_;

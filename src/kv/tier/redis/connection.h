@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,7 @@ class RedisConnection {
     return next();
   }
   bool lost() const { return lost_; }
+  bool hung_up() const;  // the server has closed it, while no reply was due
 
  private:
   struct Context;
@@ -70,7 +72,10 @@ class RedisConnection {
 // twice as long each time, up to 5 s. Until then nobody waits. Thread-safe.
 class RedisPool {
  public:
-  RedisPool(RedisUrl url, RedisTimes times) : url_(std::move(url)), times_(times) {}
+  // `opened` is called with every new connection.
+  using Opened = std::function<Status(RedisConnection&)>;
+  RedisPool(RedisUrl url, RedisTimes times, Opened opened)
+      : url_(std::move(url)), times_(times), opened_(std::move(opened)) {}
   // Errors: unavailable, also at once as long as it is too early for another try.
   Result<std::unique_ptr<RedisConnection>> take();
   void give(std::unique_ptr<RedisConnection> connection);
@@ -80,6 +85,7 @@ class RedisPool {
   using Clock = std::chrono::steady_clock;
   const RedisUrl url_;
   const RedisTimes times_;
+  const Opened opened_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<RedisConnection>> idle_;
   Clock::time_point next_try_{};

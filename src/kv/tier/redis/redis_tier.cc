@@ -76,7 +76,8 @@ RedisTier::RedisTier(const TierConfig& config, const RedisUrl& url, std::string 
     : config_(config),
       fingerprint_(record_fingerprint(config.identity)),
       info_{"redis", std::move(root_salt), true, true, config.budget_bytes},
-      pool_(url, {config.connect_seconds, config.command_seconds}),
+      pool_(url, {config.connect_seconds, config.command_seconds},
+            [this](RedisConnection& redis) { return keep_salt(redis); }),
       ledger_(std::make_shared<LruLedger>(config.budget_bytes)),
       queue_({.threads = config.threads > 0 ? config.threads : 2,
               .max_queued = config.max_queued,
@@ -87,6 +88,13 @@ RedisTier::RedisTier(const TierConfig& config, const RedisUrl& url, std::string 
                const SigpipeBlocked blocked;
                perform(ops);
              }) {}
+
+// A server that has started again empty takes ours, so that servers of ours that come later agree
+// with it.
+Status RedisTier::keep_salt(RedisConnection& redis) {
+  const Result<RedisReply> set = redis.ask({"SET", kSalt, info_.root_salt, "NX"});
+  return set.ok() ? Status() : set.status();
+}
 
 TierStats RedisTier::stats() const {
   TierStats stats;

@@ -45,6 +45,7 @@ class RedisTier final : public KvTier {
   };
 
   RedisTier(const TierConfig& config, const RedisUrl& url, std::string root_salt);
+  Status keep_salt(RedisConnection& redis);
   void perform(std::span<TierOp> ops);
   int32_t match_now(RedisConnection& redis, const std::vector<PageKey>& keys);
   void release_now(RedisConnection& redis, std::span<TierOp> ops);
