@@ -33,7 +33,8 @@ struct Options {
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
   bool no_attention_fallback = false;
-  int32_t page_size = 0;                               // 0: chosen
+  std::vector<std::string> assume;  // NAME:capability=on|off; on a device that is there: off alone
+  int32_t page_size = 0;            // 0: chosen
   std::string speculative_attention_mode = "prefill";  // prefill | decode
   int32_t speculative_eagle_topk = 1;
   bool disable_chunked_prefix_cache = false;

@@ -43,6 +43,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"prefill-attention-backend", &o.prefill_attention_backend, "Attention", "NAME", "attention backend of prompts; empty: chosen"},
     {"decode-attention-backend", &o.decode_attention_backend, "Attention", "NAME", "attention backend of generation; empty: chosen"},
     {"no-attention-fallback", &o.no_attention_fallback, "Attention", "", "a named backend gets no other behind it: what it cannot serve is an error"},
+    {"assume", &o.assume, "Attention", "NAME:CAPABILITY=on|off,...", "what a backend is taken to declare: tolerates-host-copies, graph-safe, batch-invariant, tree-mask, absorbed-extend, ...; on a device that is there a capability can be given up (off), not claimed"},
     {"page-size", &o.page_size, "Attention", "TOKENS", "tokens per page of the KV cache, a power of two; 0: chosen", {.min = 0, .max = 4096}},
     {"speculative-attention-mode", &o.speculative_attention_mode, "Attention", "", "phase whose backends verify draft tokens", {.choices = {"prefill", "decode"}}},
     {"speculative-eagle-topk", &o.speculative_eagle_topk, "Attention", "N", "branches of a drafter's token tree; more than 1 needs a backend with tree masks", {.min = 1, .max = 64}},

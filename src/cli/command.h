@@ -35,6 +35,7 @@ int run_serve(const Args& args);
 int run_generate(const Args& args);
 int run_chat(const Args& args);
 int run_inspect(const Args& args);
+int run_inspect_kv(const Args& args);
 int run_explain(const Args& args);
 
 // How a subcommand presents itself in --help.

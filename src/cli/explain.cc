@@ -13,7 +13,7 @@ using base::cat;
 // What explain alone takes.
 struct Request {
   std::string preset;
-  std::vector<std::string> without, assume;
+  std::vector<std::string> without;
 };
 
 // A simulated CPU computes in the types of this machine's.
@@ -21,7 +21,7 @@ Result<resolve::DeviceInfo> device_of(const Options& options, resolve::HostInfo&
   auto simulated = resolve::simulated_device(options.device);
   if (simulated && simulated->arch != attention::Arch::kCpu) return *simulated;
   ATTUNE_ASSIGN_OR_RETURN(auto device, engine::create_device(options));
-  host = {device->info().total_memory, device->info().free_memory};
+  host = engine::host_traits(options);
   resolve::DeviceInfo info = engine::device_traits(options, device->info());
   info.simulated = simulated.has_value();
   return info;
@@ -48,7 +48,7 @@ resolve::Conflict mistake(const std::string& text, const std::string& flag,
 // The resolution as far as it goes: what cannot be read is a conflict, and told beside the others.
 resolve::Resolution explain(const Invocation& call, const Request& request) {
   const Options& options = call.settings.options();
-  resolve::Inputs inputs{.build = {request.without, request.assume},
+  resolve::Inputs inputs{.build = {request.without, options.assume},
                          .settings = options,
                          .backends = engine::backend_descriptors()};
   std::vector<resolve::Conflict> mistakes;
@@ -104,9 +104,6 @@ int run_explain(const Args& args) {
        "a well-known model's shape instead of a file: smollm2, llama3-8b, qwen3-32b, "
        "qwen3-30b-a3b, deepseek-v2-lite, deepseek-v3"},
       {"without", &request.without, group, "NAME,...", "explain a build without these backends"},
-      {"assume", &request.assume, group, "NAME:CAPABILITY=on|off,...",
-       "what a simulated backend declares: tolerates-host-copies, graph-safe, batch-invariant, "
-       "tree-mask, absorbed-extend, ..."},
   };
   if (auto code = read_command_line(usage, args, own, call)) return *code;
   const resolve::Resolution resolution = explain(call, request);

@@ -223,12 +223,14 @@ void print_table(const Contents& contents, bool full) {
 }  // namespace
 
 int run_inspect(const Args& args) {
+  if (!args.empty() && args[0] == "kv") return run_inspect_kv({args.begin() + 1, args.end()});
   bool full = false;
   Invocation call;
   const Usage usage{"inspect",
                     "[PATH]",
                     "Shows metadata and tensors of a GGUF file, a safetensors file or a model "
-                    "folder\n(--model unless a PATH is given).",
+                    "folder\n(--model unless a PATH is given). `attune inspect kv` shows where KV "
+                    "pages are.",
                     1,
                     true,
                     {"model", "log-level"}};

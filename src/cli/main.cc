@@ -43,7 +43,7 @@ constexpr Command kCommands[] = {
     {"chat", "talk with a model in the terminal", run_chat},
     {"bench", "measure the engine or a server", run_bench},
     {"explain", "show which backends and types would be used, and why", run_explain},
-    {"inspect", "show what is in a GGUF or safetensors model", run_inspect},
+    {"inspect", "show what is in a model file, or where KV pages are (inspect kv)", run_inspect},
     {"version", "print the version", run_version},
     {"settings-doc", "print docs/settings.md", run_settings_doc},
 };

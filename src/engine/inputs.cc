@@ -1,11 +1,14 @@
 #include "engine/inputs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "attention/arch.h"
 #include "attention/registry.h"
 #include "base/log.h"
+#include "device/host_memory.h"
+#include "kv/tier/make_tier.h"
 #include "model/family.h"
 
 namespace attune::engine {
@@ -24,6 +27,11 @@ constexpr Unbuilt kUnbuilt[] = {
     {"--speculative-eagle-topk", [](const Options& o) { return o.speculative_eagle_topk > 1; },
      "it comes with the drafters"},
 };
+
+// What a host pool leaves to the system and to others: SGLang's 10 GiB, less on small machines.
+// RLIMIT_MEMLOCK is no bound: it counts what mlock() holds, not what the CUDA driver pins, and a
+// CPU's host pool is ordinary memory.
+constexpr int64_t kMostReserve = int64_t{10} << 30, kReservePart = 10;
 
 }  // namespace
 
@@ -106,13 +114,36 @@ std::vector<resolve::Descriptor> backend_descriptors() {
   return all;
 }
 
+resolve::HostInfo host_traits(const Options& options) {
+  const device::HostMemory memory = device::host_memory();
+  resolve::HostInfo host{
+      .memory = memory.total,
+      .pinnable = std::max<int64_t>(
+          0, memory.available - std::min(kMostReserve, memory.total / kReservePart))};
+  if (options.hicache_storage_backend != "file") return host;
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::absolute(
+      options.hicache_storage_dir.empty() ? kv::default_storage_dir() : options.hicache_storage_dir,
+      error);
+  while (!std::filesystem::exists(folder, error) && folder.has_relative_path())
+    folder = folder.parent_path();
+  const auto space = std::filesystem::space(folder, error);
+  if (error) return host;
+  host.storage = static_cast<int64_t>(space.capacity);
+  host.storage_free = static_cast<int64_t>(space.available);
+  return host;
+}
+
 resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
-                                const device::DeviceInfo& device) {
-  return {.model = model_traits(config),
-          .device = device_traits(options, device),
-          .host = {device.total_memory, device.free_memory},
-          .settings = options,
-          .backends = backend_descriptors()};
+                                const device::DeviceInfo& device, int64_t weight_bytes) {
+  resolve::Inputs inputs{.model = model_traits(config),
+                         .device = device_traits(options, device),
+                         .host = host_traits(options),
+                         .build = {.assume = options.assume},
+                         .settings = options,
+                         .backends = backend_descriptors()};
+  inputs.device.kv_budget = std::max<int64_t>(0, inputs.device.kv_budget - weight_bytes);
+  return inputs;
 }
 
 Status check_built(const Options& options) {

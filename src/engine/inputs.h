@@ -35,13 +35,16 @@ Result<std::unique_ptr<device::Device>> create_device(const Options& options);
 // data_loss.
 Result<formats::LoadedModel> open_model(const Options& options);
 
-// Everything that resolve::resolve() takes.
+// Everything that resolve::resolve() takes. `weight_bytes`: what the weights will take of the
+// device's memory.
 resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
-                                const device::DeviceInfo& device);
+                                const device::DeviceInfo& device, int64_t weight_bytes = 0);
 // Its parts, for devices or models that are not there.
 resolve::ModelTraits model_traits(const formats::ModelConfig& config);
 resolve::DeviceInfo device_traits(const Options& options, const device::DeviceInfo& info);
 std::vector<resolve::Descriptor> backend_descriptors();
+// This machine's memory and, for a storage tier of files, its disk.
+resolve::HostInfo host_traits(const Options& options);
 
 // Errors: unsupported, for a setting that resolves but that this engine cannot follow yet.
 Status check_built(const Options& options);

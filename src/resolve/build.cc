@@ -91,11 +91,6 @@ void leave_out(State& s, const char*) {
 
 void assume(State& s, const char*) {
   const std::string flag = "--assume";
-  if (!s.in.device.simulated) {
-    s.conflict("assume", {flag}, "--assume changes simulated devices alone",
-               "add --device " + join(simulated_device_names()));
-    return;
-  }
   for (const std::string& text : s.in.build.assume) {
     const std::string spelled = cat(flag, " ", text);
     const size_t colon = text.find(':'), equals = text.rfind('=');
@@ -117,7 +112,15 @@ void assume(State& s, const char*) {
                      base::did_you_mean(wanted, switch_names())),
                  "choose from: " + join(switch_names()));
     Descriptor* d = meant(s, text.substr(0, colon), flag, spelled, backend_names(s));
-    if (found && d) found->set(d->capabilities, value == "on");
+    if (value == "on" && !s.in.device.simulated)
+      s.conflict("assume", {flag},
+                 cat(spelled,
+                     ": what a build has not shown cannot be claimed on a device that is "
+                     "there"),
+                 "use off, or simulate a device: attune explain --device " +
+                     join(simulated_device_names()));
+    else if (found && d)
+      found->set(d->capabilities, value == "on");
   }
 }
 

@@ -116,7 +116,9 @@ void size_unchecked(State& s, const char* id) {
 void size_checked(State& s, const char* id) {
   HiCacheChoice& h = *s.out.hicache;
   const double pool = static_cast<double>(device_pool(s));
-  const double pinnable = static_cast<double>(s.in.host.pinnable);
+  // A CPU's device pool lies in the same memory.
+  const double pinnable =
+      std::max(0.0, static_cast<double>(s.in.host.pinnable) - (s.gpu() ? 0 : pool));
   const bool by_size = s.set().hicache_size > 0, by_ratio = s.set().hicache_ratio > 0;
   const double wanted = by_size    ? s.set().hicache_size * 1e9
                         : by_ratio ? s.set().hicache_ratio * pool
@@ -131,7 +133,7 @@ void size_checked(State& s, const char* id) {
   if (wanted > pinnable) {
     s.conflict(id, flags,
                cat(asked, ": a host pool of ", gib(wanted), " is more than the ", gib(pinnable),
-                   " that can be pinned"),
+                   s.gpu() ? " that can be pinned" : " that can be pinned beside the device pool"),
                cat("lower it, or leave it unset for the largest that fits"));
   } else if (wanted <= pool) {
     s.conflict(id, flags,
@@ -186,7 +188,7 @@ bool decodes_beside_copies(const State& s, const std::string& name) {
 
 std::string safe_decode(const State& s) {
   for (const SafeDecodeRow& row : s.in.preferences.safe_decode) {
-    if (row.kind != s.in.model.kind) continue;
+    if (row.kind != s.in.model.kind || !has(row.archs, s.in.device.arch)) continue;
     for (const std::string& name : row.order)
       if (decodes_beside_copies(s, name)) return name;
   }
@@ -294,6 +296,31 @@ void hold(State& s, const char* id) {
            " runs, which does not tolerate them: one event each way");
 }
 
+// The budget of storage: what was set, or a part of the disk that leaves room to others.
+void storage_budget(State& s, const char* id) {
+  HiCacheChoice& h = *s.out.hicache;
+  const HostInfo& host = s.in.host;
+  const double set = s.set().hicache_storage_size;
+  h.storage_bytes = static_cast<int64_t>(set * 1e9);
+  if (set > 0) {
+    s.reason(id, "storage holds ", set, " GB at most: --hicache-storage-size");
+    if (h.storage_backend == "file" && host.storage > 0 && h.storage_bytes > host.storage)
+      s.conflict(id, {"--hicache-storage-size"},
+                 cat("--hicache-storage-size ", set, ": the disk under --hicache-storage-dir has ",
+                     gib(static_cast<double>(host.storage)), " in all"),
+                 "lower it, or name a folder on a larger disk");
+  } else if (h.storage_backend == "redis") {
+    s.reason(id,
+             "storage holds what the Redis server takes (its maxmemory): "
+             "--hicache-storage-size sets a bound of this server's own");
+  } else {
+    h.storage_bytes = std::min(host.storage / 10, host.storage_free / 2);
+    s.reason(id, "storage holds ",
+             h.storage_bytes > 0 ? gib(static_cast<double>(h.storage_bytes)) + " at most: " : "",
+             "a tenth of the disk, and at most half of what is free on it");
+  }
+}
+
 // A flag of the storage tier, and when it has an effect.
 struct StorageFlag {
   const char* name;
@@ -371,6 +398,7 @@ constexpr Rule kRules[] = {
      one_size},
     {"H8", [](const State& s) { return on(s) && s.in.device.simulated; }, size_unchecked},
     {"H8", [](const State& s) { return on(s) && !s.in.device.simulated; }, size_checked},
+    {"storage", [](const State& s) { return on(s) && any_storage(s.set()); }, storage_budget},
     {"H6",
      [](const State& s) {
        return on(s) && page_first_set(s) && s.set().hicache_io_backend == "direct";

@@ -11,6 +11,7 @@ const Preferences& default_preferences() {
   constexpr auto kMha = AttentionKind::kMha, kMla = AttentionKind::kMla;
   constexpr auto kPrefill = Phase::kPrefill, kDecode = Phase::kDecode;
   static const std::vector<Arch> not_hopper = {Arch::kSm80, Arch::kSm89, Arch::kSm100};
+  static const std::vector<Arch> gpus = {Arch::kSm80, Arch::kSm89, Arch::kSm90, Arch::kSm100};
   // clang-format off
   static const Preferences preferences = {
     .orders = {
@@ -23,8 +24,10 @@ const Preferences& default_preferences() {
       {"S7", {Arch::kCpu},  kMla, {kPrefill, kDecode}, {"cpu", "reference"}},
     },
     .safe_decode = {
-      {kMha, {"flashinfer", "cudnn"}},
-      {kMla, {"flashinfer_mla"}},
+      {gpus,         kMha, {"flashinfer", "cudnn"}},
+      {gpus,         kMla, {"flashinfer_mla"}},
+      {{Arch::kCpu}, kMha, {"cpu", "reference"}},
+      {{Arch::kCpu}, kMla, {"cpu", "reference"}},
     },
     .aliases = {
       {kMla, "flashinfer", "flashinfer_mla"},

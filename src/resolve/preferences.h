@@ -22,6 +22,7 @@ struct PreferenceRow {
 
 // Where a decode backend is sought that tolerates SM-side host copies (H2).
 struct SafeDecodeRow {
+  std::vector<attention::Arch> archs;
   attention::AttentionKind kind;
   std::vector<std::string> order;
 };

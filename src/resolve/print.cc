@@ -56,6 +56,7 @@ std::string hicache_json(const HiCacheChoice& h) {
              ",\"host_bytes\":", h.host_bytes > 0 ? cat(h.host_bytes) : "null",
              ",\"write_policy\":", json_quote(h.write_policy),
              ",\"storage_backend\":", json_quote(h.storage_backend),
+             ",\"storage_bytes\":", h.storage_bytes > 0 ? cat(h.storage_bytes) : "null",
              ",\"storage_prefetch_policy\":", json_quote(h.storage_prefetch_policy),
              ",\"held_beside\":", quoted(h.held_beside), "}");
 }
@@ -118,7 +119,8 @@ void print_choices(const Resolution& r, Table& table) {
                               h.piece_bytes, " bytes, host pool ",
                               h.ratio > 0 ? cat(h.ratio, " times the device pool")
                                           : cat(h.host_bytes, " bytes"),
-                              ", ", h.write_policy, ", storage ", h.storage_backend));
+                              ", ", h.write_policy, ", storage ", h.storage_backend,
+                              h.storage_bytes > 0 ? cat(" of ", h.storage_bytes, " bytes") : ""));
   }
 }
 

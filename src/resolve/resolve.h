@@ -44,13 +44,16 @@ struct DeviceInfo {
 };
 
 struct HostInfo {
-  int64_t memory = 0, pinnable = 0;  // bytes; 0: unknown
+  int64_t memory = 0;    // bytes; 0: unknown, as are the next ones
+  int64_t pinnable = 0;  // what a host pool may take; on a CPU the device pool is part of it
+  // The disk under --hicache-storage-dir.
+  int64_t storage = 0, storage_free = 0;
 };
 
 // How the build in question differs from this one.
 struct BuildInfo {
   std::vector<std::string> without;  // names of backends that it lacks
-  // "NAME:capability=on|off": what it is assumed to declare; on simulated devices only.
+  // "NAME:capability=on|off": what it is assumed to declare; on a real device only off.
   std::vector<std::string> assume;
 };
 
@@ -107,6 +110,7 @@ struct HiCacheChoice {
   double ratio = 0;         // host pool over device pool; 0: unknown, a size was given
   int64_t host_bytes = 0;   // 0: unknown, the device pool's size is
   std::string write_policy, storage_backend, storage_prefetch_policy;
+  int64_t storage_bytes = 0;             // most that storage holds; 0: no bound of ours, or unknown
   std::vector<std::string> held_beside;  // H5: kernel copies wait while a step of these runs
 };
 

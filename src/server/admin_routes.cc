@@ -38,6 +38,48 @@ Json model_json(const Context& context) {
   return json;
 }
 
+Json tier_json(const CacheTierStats& tier) {
+  Json json;
+  json.set("name", tier.name);
+  json.set("pages", tier.pages);
+  json.set("total_pages", tier.total_pages);
+  json.set("bytes", tier.bytes);
+  json.set("budget_bytes", tier.budget_bytes);
+  json.set("hit_tokens", tier.hit_tokens);
+  json.set("misses", tier.misses);
+  json.set("evicted_pages", tier.evicted_pages);
+  json.set("read_bytes", tier.read_bytes);
+  json.set("written_bytes", tier.written_bytes);
+  json.set("read_seconds", tier.read_seconds);
+  json.set("write_seconds", tier.write_seconds);
+  json.set("corrupt_pages", tier.corrupt_pages);
+  json.set("failed_operations", tier.failed_operations);
+  json.set("queued_pages", tier.queued_pages);
+  return json;
+}
+
+Json hicache_json(const HiCacheStats& h) {
+  Json json;
+  json.set("enabled", h.enabled);
+  if (!h.enabled) return json;
+  json.set("io_backend", h.io_backend);
+  json.set("mem_layout", h.mem_layout);
+  json.set("write_policy", h.write_policy);
+  json.set("storage_prefetch_policy", h.storage_prefetch_policy);
+  json.set("host_ready", h.host_ready);
+  json.set("loads", h.loads);
+  json.set("loaded_pages", h.loaded_pages);
+  json.set("recomputes", h.recomputes);
+  json.set("recomputed_pages", h.recomputed_pages);
+  json.set("failed_loads", h.failed_loads);
+  json.set("prefetches", h.prefetches);
+  json.set("prefetched_pages", h.prefetched_pages);
+  json.set("prefetches_cut", h.prefetches_cut);
+  json.set("prefetches_in_flight", h.prefetches_in_flight);
+  json.set("held_steps", h.held_steps);
+  return json;
+}
+
 Json stats_json(const EngineStats& stats) {
   Json json, routes = Json::Object{};
   json.set("running_requests", stats.running_requests);
@@ -60,6 +102,10 @@ Json stats_json(const EngineStats& stats) {
   for (const EngineStats::AttentionRoute& route : stats.attention_routes)
     routes.set(route.phase + "/" + route.backend + "/" + route.path, route.batches);
   json.set("attention_routes", std::move(routes));
+  json.set("hicache", hicache_json(stats.hicache));
+  Json tiers{Json::Array{}};
+  for (const CacheTierStats& tier : stats.cache_tiers) tiers.push(tier_json(tier));
+  json.set("cache_tiers", std::move(tiers));
   return json;
 }
 
@@ -183,11 +229,13 @@ void show_version(Context&, HttpRequest, ExchangePtr exchange) {
   respond_json(*exchange, json);
 }
 
-void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
-  // The engine answers between two steps, so the loop must not wait for it.
-  auto flushed = std::make_shared<Status>();
-  const auto answer = [exchange = std::move(exchange), flushed](const Status& worked) {
-    const Status& status = worked.ok() ? *flushed : worked;
+namespace {
+
+// The engine answers between two steps, so the loop must not wait for it.
+void have_engine_do(Context& context, ExchangePtr exchange, Status (Engine::*what)()) {
+  auto done = std::make_shared<Status>();
+  const auto answer = [exchange = std::move(exchange), done](const Status& worked) {
+    const Status& status = worked.ok() ? *done : worked;
     if (status.ok()) {
       Json json;
       json.set("success", true);
@@ -198,8 +246,18 @@ void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
     if (status.code() == Code::kUnavailable) error.status = 400;
     exchange->respond(to_response(error));
   };
-  context.worker->post(
-      [engine = context.model.engine, flushed] { *flushed = engine->flush_cache(); }, answer);
+  context.worker->post([engine = context.model.engine, done, what] { *done = (engine->*what)(); },
+                       answer);
+}
+
+}  // namespace
+
+void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
+  have_engine_do(context, std::move(exchange), &Engine::flush_cache);
+}
+
+void clear_storage(Context& context, HttpRequest, ExchangePtr exchange) {
+  have_engine_do(context, std::move(exchange), &Engine::clear_storage);
 }
 
 void show_metrics(Context& context, HttpRequest, ExchangePtr exchange) {

@@ -35,7 +35,8 @@ class Writer {
     header(name, "gauge", help);
     sample(name, value);
   }
-  void counter(const std::string& name, uint64_t value, const char* help) {
+  template <typename T>
+  void counter(const std::string& name, T value, const char* help) {
     header(name, "counter", help);
     sample(name, static_cast<double>(value));
   }
@@ -103,6 +104,92 @@ void write_engine(Writer& w, const EngineStats& stats) {
   }
 }
 
+// Files and Redis are one tier to who looks at a dashboard.
+std::string tier_label(const std::string& name) {
+  return name == "device" || name == "host" ? name : "storage";
+}
+
+// Every tier has its label from the start, so that a dashboard can tell none from unknown.
+void write_cached_tokens(Writer& w, uint64_t of_choices, const EngineStats& stats) {
+  w.header("cached_tokens_total", "counter", "Prompt tokens found in a cache, by tier.");
+  for (const std::string tier : {"device", "host", "storage"}) {
+    uint64_t tokens = tier == "device" && stats.cache_tiers.empty() ? of_choices : 0;
+    for (const CacheTierStats& t : stats.cache_tiers)
+      if (tier_label(t.name) == tier) tokens += t.hit_tokens;
+    w.sample("cached_tokens_total", static_cast<double>(tokens), {{"tier", tier}});
+  }
+}
+
+double rate(uint64_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+}
+
+struct TierMetric {
+  const char *name, *type, *help;
+  double (*value)(const CacheTierStats& tier);
+};
+using T = CacheTierStats;
+constexpr TierMetric kTierMetrics[] = {
+    {"cache_tier_pages", "gauge", "Pages that a tier holds.",
+     [](const T& t) { return double(t.pages); }},
+    {"cache_tier_bytes", "gauge", "Bytes that a tier holds.",
+     [](const T& t) { return double(t.bytes); }},
+    {"cache_tier_budget_bytes", "gauge", "Bytes that a tier may hold; 0: no bound.",
+     [](const T& t) { return double(t.budget_bytes); }},
+    {"cache_tier_queued_pages", "gauge", "Copies asked for and not done.",
+     [](const T& t) { return double(t.queued_pages); }},
+    {"cache_tier_read_bytes_per_second", "gauge",
+     "Rate of the copies out of a tier to the one above; mean since start, while copies ran.",
+     [](const T& t) { return rate(t.read_bytes, t.read_seconds); }},
+    {"cache_tier_write_bytes_per_second", "gauge",
+     "Rate of the copies into a tier; mean since start, while copies ran.",
+     [](const T& t) { return rate(t.written_bytes, t.write_seconds); }},
+    {"cache_tier_misses_total", "counter", "Lookups that ended in a tier without the next page.",
+     [](const T& t) { return double(t.misses); }},
+    {"cache_tier_evicted_pages_total", "counter", "Pages that left a tier for others.",
+     [](const T& t) { return double(t.evicted_pages); }},
+    {"cache_tier_read_bytes_total", "counter", "Bytes copied out of a tier to the one above.",
+     [](const T& t) { return double(t.read_bytes); }},
+    {"cache_tier_written_bytes_total", "counter", "Bytes copied into a tier.",
+     [](const T& t) { return double(t.written_bytes); }},
+    {"cache_tier_corrupt_pages_total", "counter",
+     "Pages whose checksum or identity was wrong; each as good as a miss.",
+     [](const T& t) { return double(t.corrupt_pages); }},
+    {"cache_tier_failed_operations_total", "counter",
+     "Reads and writes that failed or took too long; each as good as a miss.",
+     [](const T& t) { return double(t.failed_operations); }},
+};
+
+void write_tiers(Writer& w, const std::vector<CacheTierStats>& tiers) {
+  if (tiers.empty()) return;
+  for (const TierMetric& metric : kTierMetrics) {
+    w.header(metric.name, metric.type, metric.help);
+    for (const CacheTierStats& tier : tiers)
+      w.sample(metric.name, metric.value(tier), {{"tier", tier_label(tier.name)}});
+  }
+}
+
+void write_hicache(Writer& w, const HiCacheStats& h) {
+  if (!h.enabled) return;
+  w.gauge("hicache_host_ready", h.host_ready, "Part of the host pool that is in use, 0 to 1.");
+  w.header("hicache_load_decisions_total", "counter",
+           "Matches below the device, by what was the faster way: load, or compute again.");
+  w.sample("hicache_load_decisions_total", double(h.loads), {{"decision", "load"}});
+  w.sample("hicache_load_decisions_total", double(h.recomputes), {{"decision", "recompute"}});
+  w.header("hicache_load_pages_total", "counter", "Pages of these decisions.");
+  w.sample("hicache_load_pages_total", double(h.loaded_pages), {{"decision", "load"}});
+  w.sample("hicache_load_pages_total", double(h.recomputed_pages), {{"decision", "recompute"}});
+  w.counter("hicache_failed_loads_total", h.failed_loads,
+            "Loads that failed; their pages were computed again.");
+  w.counter("hicache_prefetches_total", h.prefetches, "Prompts that storage was asked for.");
+  w.counter("hicache_prefetched_pages_total", h.prefetched_pages, "Pages that came from storage.");
+  w.counter("hicache_prefetches_cut_total", h.prefetches_cut,
+            "Prefetches that the policy ended before their last page.");
+  w.gauge("hicache_prefetches_in_flight", double(h.prefetches_in_flight),
+          "Prefetches that have not ended.");
+  w.counter("hicache_held_steps_total", h.held_steps, "Steps beside which copies had to wait.");
+}
+
 }  // namespace
 
 std::string metrics_text(const Metrics& metrics, const EngineStats& stats, size_t connections,
@@ -117,11 +204,9 @@ std::string metrics_text(const Metrics& metrics, const EngineStats& stats, size_
   w.counter("prompt_tokens_total", metrics.prompt_tokens, "Prompt tokens of finished choices.");
   w.counter("generation_tokens_total", metrics.generation_tokens,
             "Generated tokens of finished choices.");
-  // Every tier has its label from the start, so that a dashboard can tell none from unknown.
-  w.header("cached_tokens_total", "counter", "Prompt tokens found in a cache, by tier.");
-  w.sample("cached_tokens_total", static_cast<double>(metrics.cached_tokens), {{"tier", "device"}});
-  w.sample("cached_tokens_total", 0, {{"tier", "host"}});
-  w.sample("cached_tokens_total", 0, {{"tier", "storage"}});
+  write_cached_tokens(w, metrics.cached_tokens, stats);
+  write_tiers(w, stats.cache_tiers);
+  write_hicache(w, stats.hicache);
   w.histogram("time_to_first_token_seconds", metrics.time_to_first_token,
               "From a request's arrival to its first token, queueing included.");
   w.histogram("inter_token_latency_seconds", metrics.inter_token_latency,

@@ -18,6 +18,7 @@ void model_info(Context& context, HttpRequest request, ExchangePtr exchange);
 void server_info(Context& context, HttpRequest request, ExchangePtr exchange);
 void show_version(Context& context, HttpRequest request, ExchangePtr exchange);
 void flush_cache(Context& context, HttpRequest request, ExchangePtr exchange);
+void clear_storage(Context& context, HttpRequest request, ExchangePtr exchange);
 void show_metrics(Context& context, HttpRequest request, ExchangePtr exchange);
 void chat_page(Context& context, HttpRequest request, ExchangePtr exchange);
 

@@ -53,6 +53,7 @@ constexpr Route kRoutes[] = {
     {"/server_info", "GET", Needs::kModel, false, server_info},
     {"/version", "GET", Needs::kNothing, false, show_version},
     {"/flush_cache", "GET, POST", Needs::kModel, false, flush_cache},
+    {"/clear_hicache_storage_backend", "GET, POST", Needs::kModel, false, clear_storage},
     {"/metrics", "GET", Needs::kModel, true, show_metrics},
     {"/", "GET", Needs::kNothing, true, chat_page},
 };

@@ -40,19 +40,6 @@ int used_kilobytes() {
 #endif
 }
 
-// The value of one sample of /metrics; NaN without it.
-double metric(const std::string& text, const std::string& name, const std::string& label = "") {
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
-    if (line.starts_with("attune:" + name + "{") && line.find(label) != std::string::npos) {
-      return std::stod(line.substr(line.rfind(' ')));
-    }
-  }
-  return std::nan("");
-}
-
 class ServerLifeTest : public ServerTest {
  protected:
   Reply get(const std::string& path, const std::string& headers = "") {
@@ -250,6 +237,19 @@ TEST_F(ServerLifeTest, FlushCache) {
   EXPECT_EQ(post("/flush_cache", "").status, 400);
 }
 
+TEST_F(ServerLifeTest, ClearStorage) {
+  start();
+  EXPECT_EQ(get("/clear_hicache_storage_backend").status, 200);
+  EXPECT_EQ(post("/clear_hicache_storage_backend", "").status, 200);
+  engine.clear_status = invalid_argument("there is no storage tier");
+  EXPECT_EQ(refused(400, "/clear_hicache_storage_backend", "").find("message")->as_string(),
+            "there is no storage tier");
+  options.api_key = "secret";
+  server.reset();
+  start();
+  EXPECT_EQ(post("/clear_hicache_storage_backend", "").status, 401);
+}
+
 TEST_F(ServerLifeTest, HealthGenerate) {
   start();
   EXPECT_EQ(get("/health_generate").status, 200);
@@ -432,7 +432,8 @@ TEST_F(ServerLifeTest, BugK03MetricsAreWellFormed) {
     EXPECT_NE(reply.body.find("# HELP attune:" + std::string(name) + " "), std::string::npos);
   }
   EXPECT_GE(metric(reply.body, "attention_route_total", "phase=\"decode\",backend=\"fake\""), 1);
-  for (const char* tier : {"device", "host", "storage"}) {  // K-07
+  EXPECT_EQ(reply.body.find("hicache"), std::string::npos);  // of what is off
+  for (const char* tier : {"device", "host", "storage"}) {   // K-07
     EXPECT_EQ(metric(reply.body, "cached_tokens_total", "tier=\"" + std::string(tier) + "\""), 0);
   }
   size_t samples = 0;

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -173,6 +174,34 @@ class Mistakes(unittest.TestCase):
         self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["--config"]))
         code, r = explain(MODEL, "another", "--device", "sm90")
         self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["MODEL"]))
+
+    def on_this_cpu(self):
+        if explain(MODEL)[1]["decode"]["candidates"][0] != "cpu":  # --device cpu is a simulated one
+            self.skipTest("this machine has a GPU")
+        return ["--enable-hierarchical-cache", "--max-total-tokens", "4096"]
+
+    def test_the_machine_itself_is_checked(self):
+        hicache = self.on_this_cpu()
+        code, r = explain(MODEL, *hicache)
+        self.assertEqual((code, r["hicache"]["ratio"]), (0, 2))
+        code, r = explain(MODEL, *hicache, "--hicache-size", "100000")
+        self.assertEqual((code, r["conflicts"][0]["rule"]), (2, "H8"))
+        self.assertIn("can be pinned beside the device pool", r["conflicts"][0]["text"])
+        with tempfile.TemporaryDirectory() as folder:  # the disk is that of the nearest folder there is
+            storage = ["--hicache-storage-backend", "file", "--hicache-storage-dir", folder + "/not/yet"]
+            code, r = explain(MODEL, *hicache, *storage)
+            disk = shutil.disk_usage(folder)
+            self.assertLessEqual(abs(r["hicache"]["storage_bytes"] - min(disk.total // 10, disk.free // 2)), 1 << 30)
+            code, r = explain(MODEL, *hicache, *storage, "--hicache-storage-size", "900000")
+            self.assertEqual((code, r["conflicts"][0]["rule"]), (2, "storage"))
+
+    def test_a_tolerance_given_up_on_this_machine(self):
+        hicache = self.on_this_cpu()
+        code, r = explain(MODEL, *hicache, "--assume", "cpu:tolerates-host-copies=off")
+        self.assertEqual((code, r["hicache"]["io_backend"], r["hicache"]["held_beside"]), (0, "kernel", ["cpu"]))
+        self.assertEqual(r["decode"]["candidates"][0], "reference")
+        code, r = explain(MODEL, *hicache, "--assume", "cpu:tolerates-host-copies=on")
+        self.assertEqual((code, r["conflicts"][0]["rule"]), (2, "assume"))
 
     def test_serve_refuses_what_it_cannot_do_yet_and_every_conflict(self):
         for args, told in [(["--enable-hierarchical-cache"], "--enable-hierarchical-cache: this build cannot do it yet"),

@@ -33,8 +33,18 @@ TEST(Build, AssumeOverridesWhatASimulatedBackendDeclares) {
               HasSubstr("did you mean tree-mask?"));
   EXPECT_THAT(only_conflict(explain("sm90", "llama3-8b", "--assume fa4:tree-mask=on"), "S8"),
               HasSubstr("did you mean fa3?"));
-  Inputs real = real_inputs("sm90", "llama3-8b", "--assume fa3:tree-mask=off");
-  EXPECT_THAT(only_conflict(resolve(real), "assume"), HasSubstr("simulated"));
+}
+
+// On a device that is there a capability may be given up, never claimed.
+TEST(Build, AssumeTakesAwayOnARealDevice) {
+  const Resolution r = resolve(real_inputs(
+      "cpu", "llama3-8b", "--enable-hierarchical-cache --assume cpu:tolerates-host-copies=off"));
+  EXPECT_TRUE(r.conflicts.empty());
+  EXPECT_EQ(head(r, Phase::kDecode), "reference");
+  EXPECT_THAT(only_conflict(resolve(real_inputs("sm90", "llama3-8b",
+                                                "--assume fa3:tolerates-host-copies=on")),
+                            "assume"),
+              AllOf(HasSubstr("not shown"), HasSubstr("use off, or simulate a device")));
 }
 
 TEST(Build, EveryDescriptorIsWhole) {

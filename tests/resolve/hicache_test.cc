@@ -173,6 +173,32 @@ TEST(H2, ACpuToleratesThemAlways) {
   }
 }
 
+// What takes the place of an unproven GPU build where there is no GPU: a tolerance given up.
+TEST(H2, OnACpuThatGaveToleranceUp) {
+  const std::string off = kOn + "--assume cpu:tolerates-host-copies=off ";
+  const auto real = [&](const std::string& flags) {
+    return resolve(real_inputs("cpu", "smollm2", off + flags));
+  };
+  const Resolution moved = real("");
+  EXPECT_TRUE(moved.conflicts.empty());
+  EXPECT_EQ(head(moved, Phase::kDecode), "reference");
+  EXPECT_EQ(head(moved, Phase::kPrefill), "cpu");
+  EXPECT_EQ(hicache(moved).io_backend, "kernel");
+  EXPECT_EQ(hicache(moved).held_beside, Names{"cpu"});  // H5
+  const Resolution named = real("--decode-attention-backend cpu");
+  EXPECT_EQ(hicache(named).io_backend, "direct");
+  EXPECT_TRUE(has_rule(named, "H3"));
+  EXPECT_NE(only_conflict(real("--decode-attention-backend cpu --hicache-io-backend kernel"), "H4"),
+            "");
+  EXPECT_NE(only_conflict(real("--attention-backend cpu --hicache-mem-layout page_first"), "H4"),
+            "");
+  // H5 alone: decode's head tolerates them, a fallback does not.
+  EXPECT_EQ(hicache(resolve(real_inputs("cpu", "smollm2",
+                                        kOn + "--assume reference:tolerates-host-copies=off")))
+                .held_beside,
+            Names{"reference"});
+}
+
 TEST(H3, ANamedDecodeBackendStaysAndIoBecomesDirect) {
   for (const char* named : {"--decode-attention-backend fa3", "--attention-backend fa3"}) {
     const Resolution r = explain("sm90", "llama3-8b", kOn + kNoFa3 + "--page-size 16 " + named);
@@ -323,6 +349,39 @@ TEST(H8, OnARealDeviceTheHostPoolMustFitAndBeLarger) {
   EXPECT_EQ(hicache(run("--hicache-ratio 1.25")).ratio, 1.25);
   // The device pool as it is set counts: 10,000 tokens are 128 KiB * 10,000.
   EXPECT_TRUE(run("--hicache-size 2 --max-total-tokens 10000").conflicts.empty());
+}
+
+// There the device pool takes of the same memory.
+TEST(H8, OnACpuBothPoolsFit) {
+  const auto run = [](const std::string& flags, int64_t pool, int64_t pinnable) {
+    return resolve(real_inputs("cpu", "llama3-8b", kOn + flags, pool << 30, pinnable << 30));
+  };
+  EXPECT_EQ(hicache(run("", 8, 24)).ratio, 2);
+  EXPECT_EQ(hicache(run("", 8, 20)).ratio, 1.5);
+  EXPECT_THAT(only_conflict(run("", 8, 16), "H8"), HasSubstr("not above the device pool"));
+  EXPECT_THAT(only_conflict(run("--hicache-ratio 2", 8, 20), "H8"),
+              HasSubstr("12 GiB that can be pinned beside the device pool"));
+}
+
+TEST(Storage, ItsBudget) {
+  const auto run = [](const std::string& flags, int64_t disk, int64_t free) {
+    Inputs in = real_inputs("cpu", "smollm2", kOn + "--hicache-storage-backend " + flags);
+    in.host.storage = disk << 30;
+    in.host.storage_free = free << 30;
+    return resolve(in);
+  };
+  EXPECT_EQ(hicache(run("file", 1000, 500)).storage_bytes, int64_t{100} << 30);
+  EXPECT_EQ(hicache(run("file", 1000, 50)).storage_bytes, int64_t{25} << 30);
+  EXPECT_EQ(hicache(run("file --hicache-storage-size 7.5", 1000, 50)).storage_bytes, 7500000000);
+  EXPECT_EQ(hicache(run("redis", 0, 0)).storage_bytes, 0);
+  EXPECT_EQ(hicache(run("redis --hicache-storage-size 2", 0, 0)).storage_bytes, 2000000000);
+  EXPECT_THAT(only_conflict(run("file --hicache-storage-size 2000", 1000, 50), "storage"),
+              AllOf(HasSubstr("has 1000 GiB in all"), HasSubstr("larger disk")));
+  EXPECT_EQ(hicache(run("none", 1000, 500)).storage_bytes, 0);
+  // Not this machine's disk.
+  EXPECT_EQ(
+      hicache(explain("sm90", "llama3-8b", kOn + "--hicache-storage-backend file")).storage_bytes,
+      0);
 }
 
 TEST(H8, ASimulatedDevicesMemoryIsNotChecked) {

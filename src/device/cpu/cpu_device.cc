@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "device/device.h"
+#include "device/host_memory.h"
 
 namespace attune::device {
 namespace {
@@ -170,19 +171,6 @@ Result<std::unique_ptr<Graph>> CpuStream::capture(const std::string& what,
   return std::unique_ptr<Graph>(std::make_unique<CpuGraph>(what, std::move(work)));
 }
 
-int64_t read_number(const char* path, const char* key) {
-  std::ifstream in(path);
-  std::string line;
-  while (std::getline(in, line)) {
-    if (*key && line.rfind(key, 0) != 0) continue;
-    std::istringstream words(line.substr(std::strlen(key)));
-    int64_t value = -1;
-    words >> value;
-    return value;
-  }
-  return -1;
-}
-
 std::string cpu_model_name() {
   std::ifstream in("/proc/cpuinfo");
   std::string line;
@@ -205,14 +193,9 @@ class CpuDevice final : public Device {
     info_.fast_bf16 = isa >= CpuIsa::kAvx512Bf16 && cpu_bf16_is_fast();
     info_.name = base::cat(cpu_model_name(), " (", cpu_isa_name(isa), ", ", threads,
                            threads == 1 ? " thread)" : " threads)");
-    info_.total_memory = read_number("/proc/meminfo", "MemTotal:") * 1024;
-    info_.free_memory = read_number("/proc/meminfo", "MemAvailable:") * 1024;
-    const int64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
-    const int64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-    if (limit > 0 && used >= 0) {
-      info_.total_memory = std::min(info_.total_memory, limit);
-      info_.free_memory = std::min(info_.free_memory, limit - used);
-    }
+    const HostMemory memory = host_memory();
+    info_.total_memory = memory.total;
+    info_.free_memory = memory.available;
   }
   const DeviceInfo& info() const override { return info_; }
 

@@ -80,6 +80,35 @@ bool record_is_right(std::string_view header, const PageKey& fingerprint, const 
   return header.substr(wanted.size()) == checksum(wanted, payload);
 }
 
+std::optional<RecordHead> read_record_head(std::string_view record) {
+  if (!record.starts_with(kMagic) || record.size() < static_cast<size_t>(kFixedBytes))
+    return std::nullopt;
+  size_t at = kMagic.size();
+  const auto take = [&](auto& value) {
+    std::memcpy(&value, record.data() + at, sizeof value);
+    at += sizeof value;
+  };
+  RecordHead head;
+  uint32_t version = 0, header_bytes = 0, tokens = 0;
+  uint64_t payload_bytes = 0;
+  take(version);
+  take(header_bytes);
+  take(head.fingerprint.bytes);
+  take(head.page.key.bytes);
+  take(head.page.parent.bytes);
+  take(payload_bytes);
+  take(tokens);
+  if (version != kVersion || payload_bytes > static_cast<uint64_t>(INT64_MAX) - record.size() ||
+      header_bytes > record.size() ||
+      header_bytes != kFixedBytes + 4ull * tokens + kRecordChecksumBytes)
+    return std::nullopt;
+  head.page.tokens.resize(tokens);
+  std::memcpy(head.page.tokens.data(), record.data() + at, 4ull * tokens);
+  head.header_bytes = header_bytes;
+  head.payload_bytes = static_cast<int64_t>(payload_bytes);
+  return head;
+}
+
 std::string gather_record(const PageKey& fingerprint, const PageIdentity& page,
                           const PageRuns& payload) {
   std::string record = make_record_header(fingerprint, page, payload);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,17 @@ std::string make_record_header(const PageKey& fingerprint, const PageIdentity& p
 // the payload read beside it is what it was made for.
 bool record_is_right(std::string_view header, const PageKey& fingerprint, const PageIdentity& page,
                      const PageRuns& payload);
+
+// What a record says of itself: its form is right, its checksum not looked at.
+struct RecordHead {
+  PageKey fingerprint;
+  PageIdentity page;
+  int64_t header_bytes = 0, payload_bytes = 0;
+};
+// From a record's first bytes, of which the longest head takes kLargestRecordHead; nothing: it is
+// none of this version.
+inline constexpr int64_t kLargestRecordHead = 1 << 16;
+std::optional<RecordHead> read_record_head(std::string_view record);
 
 // Header and payload as one string, and back into runs; false: not this page's, or damaged.
 std::string gather_record(const PageKey& fingerprint, const PageIdentity& page,

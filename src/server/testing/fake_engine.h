@@ -35,6 +35,8 @@ class FakeEngine : public Engine {
   int32_t fail_at_token = -1;  // kError there
   Status refuse_submit;        // what submit() returns, when not ok
   Status flush_status, clear_status;
+  HiCacheStats hicache;
+  std::vector<CacheTierStats> cache_tiers;
   bool keep_seen = true;
   ModelInfo info;
 

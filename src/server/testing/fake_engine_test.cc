@@ -175,6 +175,8 @@ EngineStats FakeEngine::stats() const {
   stats.steps = steps_;
   stats.attention_routes = {{"decode", "fake", "paged", steps_, false}};
   stats.device_failure = device_failure_;
+  stats.hicache = hicache;
+  stats.cache_tiers = cache_tiers;
   return stats;
 }
 

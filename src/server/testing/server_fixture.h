@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -62,6 +63,20 @@ inline constexpr const char* kTemplate =
     "{{ raise_exception('the system message must come first') }}{% endif %}"
     "{{ '<turn>' + m.role + '\\n' }}{{ m.content }}{{ '<turn>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<turn>assistant\\n' }}{% endif %}";
+
+// The value of one sample of /metrics; NaN without it.
+inline double metric(const std::string& text, const std::string& name,
+                     const std::string& label = "") {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    if (line.starts_with("attune:" + name + "{") && line.find(label) != std::string::npos) {
+      return std::stod(line.substr(line.rfind(' ')));
+    }
+  }
+  return std::nan("");
+}
 
 class ServerTest : public ::testing::Test {
  protected:
