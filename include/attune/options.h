@@ -71,6 +71,7 @@ struct Options {
   double hicache_io_rate = 0;               // GB/s in each direction; 0: no limit
   // write_through | write_through_selective | write_back
   std::string hicache_write_policy = "write_through";
+  std::string hicache_load_back = "auto";        // auto | always
   std::string hicache_storage_backend = "none";  // none | file | redis
   std::string hicache_storage_dir;  // empty: $XDG_CACHE_HOME/attune/hicache or ~/.cache/...
   std::string hicache_storage_url;

@@ -77,6 +77,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"hicache-size", &o.hicache_size, "Hierarchical cache", "GB", "size of the host pool in 10^9 bytes; 0: by the ratio", {.min = 0, .max = 1000000}},
     {"hicache-io-rate", &o.hicache_io_rate, "Hierarchical cache", "GB/S", "most bytes per second in each direction; 0: no limit", {.min = 0, .max = 1000000}},
     {"hicache-write-policy", &o.hicache_write_policy, "Hierarchical cache", "", "when pages are written down: at once, at once if they were hit again, or when they leave", {.choices = {"write_through", "write_through_selective", "write_back"}}},
+    {"hicache-load-back", &o.hicache_load_back, "Hierarchical cache", "", "whether pages in host memory are loaded when a request wants them: where that is faster than computing them again, by measured rates, or always", {.choices = {"auto", "always"}}},
     {"hicache-storage-backend", &o.hicache_storage_backend, "Hierarchical cache", "", "the tier below host memory", {.choices = {"none", "file", "redis"}}},
     {"hicache-storage-dir", &o.hicache_storage_dir, "Hierarchical cache", "FOLDER", "where the file tier lies; empty: $XDG_CACHE_HOME/attune/hicache, else ~/.cache/attune/hicache"},
     {"hicache-storage-url", &o.hicache_storage_url, "Hierarchical cache", "URL", "the Redis server"},

@@ -82,8 +82,9 @@ class EngineImpl final : public Engine {
     std::future<Status> status = answer->get_future();
     post([this, answer] {
       auto flush = [this, answer] {
-        answer->set_value(loaded_.scheduler->flush_cache());
+        const Status status = loaded_.scheduler->flush_cache();
         publish_stats();
+        answer->set_value(status);
       };
       if (loaded_.scheduler->has_work() || !loaded_.copies) return flush();  // it says why not
       when_copied_.push_back(flush);
@@ -98,6 +99,7 @@ class EngineImpl final : public Engine {
     ATTUNE_RETURN_IF_ERROR(tier->clear());
     return call<Status>([&] {
       loaded_.scheduler->forget_stored();
+      publish_stats();
       return Status();
     });
   }

@@ -39,7 +39,7 @@ std::vector<std::vector<TokenId>> documents() {
   for (TokenId& id : beginning) id = static_cast<TokenId>(3 + random() % 90);
   std::vector<std::vector<TokenId>> all(6, beginning);
   for (auto& document : all)
-    while (document.size() < 150) document.push_back(static_cast<TokenId>(3 + random() % 90));
+    while (document.size() < 112) document.push_back(static_cast<TokenId>(3 + random() % 90));
   return all;
 }
 
@@ -49,9 +49,11 @@ struct Answer {
   int32_t cached = 0;
 };
 
+// Each document twice: write_through_selective saves what was used again.
 std::vector<Answer> ask_all(Engine& engine) {
   std::vector<Answer> answers;
-  for (const std::vector<TokenId>& document : documents()) {
+  for (size_t i = 0; i < 2 * documents().size(); ++i) {
+    const std::vector<TokenId> document = documents()[i / 2];
     SamplingParams sampling = engine::testing::tokens(kNewTokens);
     sampling.top_logprobs = 0;
     Started started = start(engine, document, sampling);
@@ -69,8 +71,8 @@ std::vector<Answer> ask_all(Engine& engine) {
 void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want,
                  const std::string& what) {
   for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].tokens, want[i].tokens) << what << ", document " << i;
-    EXPECT_EQ(got[i].logprobs, want[i].logprobs) << what << ", document " << i;
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << what << ", question " << i;
+    EXPECT_EQ(got[i].logprobs, want[i].logprobs) << what << ", question " << i;
   }
 }
 
@@ -87,6 +89,7 @@ Options tiered(const std::string& model) {
   Options options = options_of(model);
   options.enable_hierarchical_cache = true;
   options.hicache_ratio = 8;
+  options.hicache_load_back = "always";  // a model this small is computed faster
   return options;
 }
 
@@ -119,7 +122,6 @@ TEST_P(HiCacheWays, SameBitsThroughEveryTier) {
   auto engine = make_engine(options);
   ASSERT_TRUE(engine);
   expect_same(ask_all(*engine), want, "cold");
-  expect_same(ask_all(*engine), want, "again");  // with write_through_selective: now they are saved
   const uint64_t before = hits(*engine, 1);
   const std::vector<Answer> warm = ask_all(*engine);
   expect_same(warm, want, "from the host");
@@ -127,14 +129,14 @@ TEST_P(HiCacheWays, SameBitsThroughEveryTier) {
   for (const Answer& answer : warm) EXPECT_GE(answer.cached, 32);
 
   engine->drain(60);  // everything goes down
-  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 30);
+  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 20);
   engine.reset();
   engine = make_engine(options);  // D-08: another process finds what the first has written
   ASSERT_TRUE(engine);
   const std::vector<Answer> restored = ask_all(*engine);
   expect_same(restored, want, "from storage");
-  EXPECT_GT(hits(*engine, 2), 500u);
-  for (const Answer& answer : restored) EXPECT_GE(answer.cached, 144);
+  EXPECT_GT(hits(*engine, 2), 300u);
+  for (const Answer& answer : restored) EXPECT_GE(answer.cached, 96);
   EXPECT_EQ(engine->stats().cache_tiers.at(2).corrupt_pages, 0u);
   expect_nothing_held(*engine);
 }
@@ -174,13 +176,14 @@ TEST(HiCache, BugD22OtherPagesNeverMatch) {
     engine->drain(60);
     return hits(*engine, 2);
   };
+  options.hicache_mem_layout = "page_first";
   EXPECT_EQ(storage_hits(options), 0u);
-  EXPECT_GT(storage_hits(options), 500u);
+  EXPECT_GT(storage_hits(options), 300u);
   Options other = options;
   other.page_size = 32;
   EXPECT_EQ(storage_hits(other), 0u);
   other = options;
-  other.hicache_mem_layout = "page_first";
+  other.hicache_mem_layout = "layer_first";
   EXPECT_EQ(storage_hits(other), 0u);
   other = options;
   other.kv_cache_dtype = "bfloat16";
@@ -188,7 +191,7 @@ TEST(HiCache, BugD22OtherPagesNeverMatch) {
   other = options;
   other.model = base::test_data("families/qwen3");
   EXPECT_EQ(storage_hits(other), 0u);
-  EXPECT_GT(storage_hits(options), 500u);
+  EXPECT_GT(storage_hits(options), 300u);
 }
 
 // Many requests at once on a small device: everybody's pages come and go beside the steps.
@@ -209,7 +212,8 @@ TEST(HiCache, ManyAtOnceAreRight) {
     for (size_t i = 0; i < all.size(); ++i) {
       all[i]->wait();
       EXPECT_EQ(all[i]->error, "");
-      EXPECT_EQ(all[i]->tokens, want[i % want.size()].tokens) << write << ", request " << i;
+      EXPECT_EQ(all[i]->tokens, want[2 * (i % (want.size() / 2))].tokens)
+          << write << ", request " << i;
     }
     expect_nothing_held(*engine);
   }
@@ -230,12 +234,12 @@ TEST(HiCache, ClearedStorageIsEmpty) {
   ASSERT_TRUE(engine);
   ask_all(*engine);
   ASSERT_TRUE(engine->flush_cache().ok());
-  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 30);
+  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 20);
   ASSERT_TRUE(engine->clear_storage().ok());
   EXPECT_EQ(engine->stats().cache_tiers.at(2).pages, 0);
   ask_all(*engine);  // and is filled again
   ASSERT_TRUE(engine->flush_cache().ok());
-  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 30);
+  EXPECT_GT(engine->stats().cache_tiers.at(2).pages, 20);
 }
 
 }  // namespace

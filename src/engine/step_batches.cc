@@ -264,10 +264,11 @@ std::vector<model::AttentionGroup> StepBatches::plan_on(device::Stream& stream) 
   return out;
 }
 
-bool StepBatches::tolerates_copies() const {
-  return std::all_of(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(num_groups_),
-                     [](const Group& group) {
-                       return group.choice.backend->capabilities().tolerates_host_copies;
+bool StepBatches::uses(const std::vector<std::string>& backends) const {
+  return std::any_of(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(num_groups_),
+                     [&](const Group& group) {
+                       const auto& name = group.choice.backend->capabilities().name;
+                       return std::ranges::find(backends, name) != backends.end();
                      });
 }
 

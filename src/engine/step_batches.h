@@ -57,8 +57,8 @@ class StepBatches {
   std::vector<model::AttentionGroup> plan_on(device::Stream& stream);
   // The backend that route() chose for the first group, and its index.
   const attention::Choice& first_choice() const { return groups_[0].choice; }
-  // Whether every backend of this step tolerates copies to host memory beside it (H5).
-  bool tolerates_copies() const;
+  // Whether one of these serves any of this step.
+  bool uses(const std::vector<std::string>& backends) const;
 
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int64_t> slot_mapping;    // [tokens] slot * page_size + offset

@@ -370,6 +370,7 @@ bool has_hicache_flag(const State& s) {
   return !on(s) && (io_set(s) || layout_set(s) || o.hicache_ratio != d.hicache_ratio ||
                     o.hicache_size != d.hicache_size || o.hicache_io_rate != d.hicache_io_rate ||
                     o.hicache_write_policy != d.hicache_write_policy ||
+                    o.hicache_load_back != d.hicache_load_back ||
                     o.hicache_storage_backend != d.hicache_storage_backend ||
                     !storage_flags(s, false).empty());
 }

@@ -174,6 +174,13 @@ void CacheControl::forget(RequestId request) {
   fetched_.erase(request);
 }
 
+// A request waits for copies of what it would drive out; the steps of others go on.
+bool CacheControl::may_take(int32_t pages) {
+  if (!config_.write_back || stopped_ || pages <= index_.spare()) return true;
+  index_.save_ahead(pages);
+  return saves_ == 0 && !(index_.wants_copies() && index_.can_save());
+}
+
 // ---- from the host -----------------------------------------------------------------------------
 
 // A load costs its bytes over the link, computing costs its tokens; while one of the rates is not
@@ -181,7 +188,7 @@ void CacheControl::forget(RequestId request) {
 bool CacheControl::worth_loading(int32_t pages) const {
   const double tokens = static_cast<double>(pages) * pool_.page_size();
   if (pages == 0 || tokens < config_.load_threshold) return false;
-  if (rates_.load_bytes <= 0 || rates_.prefill_tokens <= 0) return true;
+  if (config_.always_load || rates_.load_bytes <= 0 || rates_.prefill_tokens <= 0) return true;
   return pages * static_cast<double>(config_.page_bytes) / rates_.load_bytes <
          tokens / rates_.prefill_tokens;
 }

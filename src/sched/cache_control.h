@@ -39,6 +39,8 @@ class CacheControl {
   int32_t fetched_pages(RequestId request) const;
   void forget(RequestId request);
 
+  // Whether `pages` of the device can be had without loss, or it is no use to wait until they can.
+  bool may_take(int32_t pages);
   // Whether pages that lie in the host are loaded; else they are computed again.
   bool worth_loading(int32_t pages) const;
   void count_load(int32_t pages, bool loaded);

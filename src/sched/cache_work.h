@@ -57,6 +57,7 @@ struct CacheConfig {
   bool write_back = false;
   bool storage = false;
   PrefetchPolicy prefetch = PrefetchPolicy::kBestEffort;
+  bool always_load = false;          // what lies in the host; else where it is faster
   int32_t load_threshold = 10;       // tokens; fewer are computed again (SGLang's constant)
   int32_t prefetch_threshold = 256;  // tokens; fewer are not looked for in storage (SGLang's)
   int64_t page_bytes = 0;

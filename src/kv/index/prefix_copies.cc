@@ -60,11 +60,15 @@ std::vector<PageTransfer> PrefixIndex::begin_saves(int32_t max) {
 }
 
 void PrefixIndex::save_ahead(int32_t pages) {
-  int32_t clean = pool_.free() + evictable_ - dirty_ + static_cast<int32_t>(to_save_.size());
-  for (; clean < pages; ++clean) {
-    const auto coldest = dirty_policy_->victim();
+  int32_t coming = spare() + static_cast<int32_t>(to_save_.size());
+  while (coming < pages) {
+    const auto coldest = unsaved_policy_->victim();
     if (!coldest) return;
-    want_save(*coldest);  // and it is nobody's victim here any more
+    // And what follows it on its way out.
+    for (PageId id = *coldest; coming < pages && id.valid(); id = node(id).parent, ++coming) {
+      if (!node(id).unsaved || node(id).unsaved_children > 0 || node(id).holds > 0) break;
+      want_save(id);
+    }
   }
 }
 
@@ -102,7 +106,7 @@ void PrefixIndex::insert_fetched(std::span<const TokenId> tokens, const PrefixSa
   const PageId id = add_child(parent, tokens.subspan(above), std::move(page));
   node(id).stored = true;
   ++clock_;
-  for (EvictionPolicy* policy : policies()) policy->on_let_go(id, clock_);
+  for (EvictionPolicy* policy : policies_) policy->on_let_go(id, clock_);
 }
 
 void PrefixIndex::finish(PageTransfer transfer, bool complete) {

@@ -57,11 +57,15 @@ PrefixIndex::PrefixIndex(PagePool& pool, const MakePolicy& make_policy, CacheIde
                          HashSeed seed, TierPlan tiers)
     : pool_(pool),
       policy_(make_policy(pool.max_pages())),
-      dirty_policy_(make_policy(pool.max_pages())),
+      clean_policy_(tiers.write == WritePolicy::kWriteBack ? make_policy(pool.max_pages())
+                                                           : nullptr),
+      unsaved_policy_(make_policy(pool.max_pages())),
       host_policy_(make_policy(pool.max_pages())),
       seed_(seed),
       tiers_(std::move(tiers)),
       page_size_(static_cast<size_t>(pool.page_size())) {
+  for (auto* policy : {&policy_, &clean_policy_, &unsaved_policy_, &host_policy_})
+    if (*policy) policies_.push_back(policy->get());
   append_field(identity_, identity.model_fingerprint);
   append_field(identity_, identity.kv_dtype);
   append_field(identity_, identity.layout);
@@ -239,7 +243,7 @@ void PrefixIndex::remove_leaf(PageId id) {
       n.next_sibling;
   n.live = false;
   update(id);
-  for (EvictionPolicy* policy : policies()) policy->on_gone(id);
+  for (EvictionPolicy* policy : policies_) policy->on_gone(id);
   n = Node{};  // frees the page
   --pages_, ++version_;
   if (!is_root(parent)) {
@@ -266,10 +270,16 @@ void PrefixIndex::remove_tree(PageId id) {
   }
 }
 
+// With kWriteBack what is saved goes first: the rest would be lost, with what is below it.
+std::optional<PageId> PrefixIndex::device_victim() const {
+  const auto clean = clean_policy_ ? clean_policy_->victim() : std::nullopt;
+  return clean ? clean : policy_->victim();
+}
+
 int32_t PrefixIndex::evict(int32_t n) {
   int32_t done = 0;
   for (; done < n; ++done) {
-    const auto victim = policy_->victim();
+    const auto victim = device_victim();
     if (!victim) break;
     if (OwnedPage& page = node(*victim).page; page.host_state() == PageState::kReady) {
       page.drop_device();
@@ -312,13 +322,13 @@ void PrefixIndex::unhold(PageId id, bool used) {
   for (; id.valid(); id = node(id).parent) {
     if (--node(id).holds > 0) return;
     if (used)
-      for (EvictionPolicy* policy : policies()) policy->on_let_go(id, now);
+      for (EvictionPolicy* policy : policies_) policy->on_let_go(id, now);
     update(id);
   }
 }
 
 void PrefixIndex::use(PageId id, uint64_t now, int32_t priority) {
-  for (EvictionPolicy* policy : policies()) policy->on_use(id, now, priority);
+  for (EvictionPolicy* policy : policies_) policy->on_use(id, now, priority);
   const int needed = tiers_.write == WritePolicy::kWriteThroughSelective ? 2 : 1;
   if (++node(id).uses >= needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
 }
@@ -341,14 +351,20 @@ void PrefixIndex::update(PageId id) {
   n.dirty = ready && !clean;
   const bool leaf = ready && n.resident_children == 0;
   tell(*policy_, id, n.leaf, leaf);
-  tell(*dirty_policy_, id, n.dirty_leaf, leaf && !clean && !n.wanted);
+  if (clean_policy_) tell(*clean_policy_, id, n.clean_leaf, leaf && clean);
+  const bool unsaved =
+      there && !n.wanted && n.page.host_state() == PageState::kAbsent && pool_.host_total() > 0;
+  tell(*unsaved_policy_, id, n.unsaved_leaf, ready && unsaved && n.unsaved_children == 0);
   tell(*host_policy_, id, n.host_leaf,
        clean && !there && n.holds == 0 && n.children == 0 && !pool_.in_transfer(id));
-  if (n.resident == there) return;
-  resident_ += there - n.resident;
+  if (n.resident == there && n.unsaved == unsaved) return;
+  const int32_t more = there - n.resident, more_unsaved = unsaved - n.unsaved;
+  resident_ += more;
   n.resident = there;
+  n.unsaved = unsaved;
   if (is_root(n.parent)) return;
-  node(n.parent).resident_children += there ? 1 : -1;
+  node(n.parent).resident_children += more;
+  node(n.parent).unsaved_children += more_unsaved;
   update(n.parent);
 }
 

@@ -156,9 +156,12 @@ class PrefixIndex {
                                  PageReservation& fresh);
   // The next pages to copy into the host by the policy, at most `max`; each is held until then.
   std::vector<PageTransfer> begin_saves(int32_t max);
-  // kWriteBack: has copies made of the coldest pages until `pages` of the device are free or can
-  // go without loss.
+  // Pages of the device that are free or can go without loss.
+  int32_t spare() const { return pool_.free() + evictable_ - dirty_; }
+  // kWriteBack: has copies made of the coldest pages until there will be so many spare ones.
   void save_ahead(int32_t pages);
+  // Whether there is room in the host for one more page.
+  bool can_save() const { return pool_.host_free() > 0 || host_policy_->victim(); }
   struct Store {
     PageTransfer transfer;
     PageIdentity page;
@@ -209,14 +212,15 @@ class PrefixIndex {
     uint32_t bucket = 0;
     int32_t first_child = -1, next_sibling = -1, previous_sibling = -1;
     int32_t children = 0, resident_children = 0;
-    int32_t holds = 0;  // pins on it + children on a held path
+    int32_t unsaved_children = 0;  // on the device alone, and no copy is wanted yet
+    int32_t holds = 0;             // pins on it + children on a held path
     int32_t uses = 0;
     bool live = false;
     bool stored = false;  // storage has it, as far as known
     bool wanted = false;  // in to_save_
     // What is counted, and known to the policies.
-    bool resident = false, evictable = false, dirty = false;
-    bool leaf = false, dirty_leaf = false, host_leaf = false;
+    bool resident = false, evictable = false, dirty = false, unsaved = false;
+    bool leaf = false, clean_leaf = false, unsaved_leaf = false, host_leaf = false;
   };
   using Roots = std::map<PrefixSalt, int32_t>;
   struct Root {
@@ -247,13 +251,11 @@ class PrefixIndex {
   void remove_tree(PageId id);
   int32_t& first_child(PageId parent);
   PageId parent_of(const PrefixPin& pin, const PrefixSalt& salt) const;
+  std::optional<PageId> device_victim() const;
   bool evict_host();
   void want_save(PageId id);
   void want_store(PageId id);
   void use(PageId id, uint64_t now, int32_t priority = 0);
-  std::array<EvictionPolicy*, 3> policies() const {
-    return {policy_.get(), dirty_policy_.get(), host_policy_.get()};
-  }
   void update(PageId id);
   void tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable);
   void hold(PageId id);
@@ -263,8 +265,10 @@ class PrefixIndex {
   PageId walk(std::span<const TokenId> tokens, const PrefixSalt& salt, Visit visit) const;
 
   PagePool& pool_;
-  // Leaves of what is on the device; those of them without a copy in the host; leaves in the host.
-  std::unique_ptr<EvictionPolicy> policy_, dirty_policy_, host_policy_;
+  // Leaves of what is on the device; those with a copy in the host (kWriteBack; else null); leaves
+  // of what is on the device alone; leaves in the host.
+  std::unique_ptr<EvictionPolicy> policy_, clean_policy_, unsaved_policy_, host_policy_;
+  std::vector<EvictionPolicy*> policies_;
   std::string identity_;
   HashSeed seed_;
   TierPlan tiers_;
