@@ -248,4 +248,96 @@ Result<HicacheRow> HicacheBench::measure(const HicacheCase& what) {
   return row;
 }
 
+namespace {
+
+const char* way_name(const HicacheCase& c) {
+  return c.save && c.load ? "both" : c.save ? "device to host" : "host to device";
+}
+const char* io_name(kv::IoBackend io) {
+  return io == kv::IoBackend::kDirect ? "direct" : "kernel";
+}
+
+Result<std::vector<kv::IoBackend>> io_of(const std::vector<std::string>& names) {
+  if (names.empty()) return std::vector{kv::IoBackend::kDirect, kv::IoBackend::kKernel};
+  std::vector<kv::IoBackend> all;
+  for (const std::string& name : names) {
+    if (name != "direct" && name != "kernel")
+      return invalid_argument(cat("--io: '", name, "' is neither direct nor kernel"));
+    all.push_back(name == "direct" ? kv::IoBackend::kDirect : kv::IoBackend::kKernel);
+  }
+  return all;
+}
+
+Result<std::vector<kv::HostLayout>> layouts_of(const std::vector<std::string>& names) {
+  using enum kv::HostLayout;
+  if (names.empty()) return std::vector{kLayerFirst, kPageFirst, kPageFirstDirect};
+  std::vector<kv::HostLayout> all;
+  for (const std::string& name : names) {
+    const auto layout = kv::parse_host_layout(name);
+    if (!layout)
+      return invalid_argument(
+          cat("--layouts: '", name, "' is not layer_first, page_first or page_first_direct"));
+    all.push_back(*layout);
+  }
+  return all;
+}
+
+}  // namespace
+
+Status run_hicache(const HicacheConfig& config, device::Device& device,
+                   const std::function<void(const HicacheRow&)>& told) {
+  ATTUNE_ASSIGN_OR_RETURN(const auto ios, io_of(config.io));
+  ATTUNE_ASSIGN_OR_RETURN(const auto layouts, layouts_of(config.layouts));
+  for (int32_t kib : config.pieces)
+    if (kib % (kTokenBytes >> 10) != 0)
+      return invalid_argument(
+          cat("--pieces: ", kib, " KiB is no multiple of a token's ", kTokenBytes >> 10, " KiB"));
+  ATTUNE_ASSIGN_OR_RETURN(
+      const auto bench,
+      HicacheBench::create(device, int64_t{config.pool_mib} << 20, config.seconds));
+  for (kv::IoBackend io : ios)
+    for (kv::HostLayout layout : layouts)
+      for (int32_t kib : config.pieces)
+        for (int way = 1; way <= 3; ++way) {
+          if (io == kv::IoBackend::kDirect && layout == kv::HostLayout::kPageFirst) continue;
+          ATTUNE_ASSIGN_OR_RETURN(const HicacheRow row,
+                                  bench->measure({.save = (way & 1) != 0,
+                                                  .load = (way & 2) != 0,
+                                                  .io = io,
+                                                  .layout = layout,
+                                                  .piece_bytes = int64_t{kib} << 10,
+                                                  .bytes_per_second = config.bytes_per_second}));
+          told(row);
+        }
+  return {};
+}
+
+std::string hicache_header() {
+  return "io      layout             piece KiB  way             GB/s alone  beside  reader slower  "
+         "16 KiB copy us";
+}
+
+std::string to_line(const HicacheRow& row) {
+  char line[160];
+  int n = std::snprintf(line, sizeof line, "%-7s %-18s %9lld  %-14s %11.1f", io_name(row.what.io),
+                        std::string(kv::host_layout_name(row.what.layout)).c_str(),
+                        static_cast<long long>(row.what.piece_bytes >> 10), way_name(row.what),
+                        row.alone / 1e9);
+  if (row.slowdown > 0)
+    std::snprintf(line + n, sizeof line - n, " %7.1f %13.3fx %15.0f", row.beside / 1e9,
+                  row.slowdown, row.small_copy * 1e6);
+  return line;
+}
+
+std::string to_json(const HicacheRow& row, const device::DeviceInfo& device) {
+  std::string beside = "null, \"reader_slowdown\": null, \"small_copy_us\": null";
+  if (row.slowdown > 0)
+    beside = cat(row.beside / 1e9, ", \"reader_slowdown\": ", row.slowdown,
+                 ", \"small_copy_us\": ", row.small_copy * 1e6);
+  return cat("{\"device\": \"", device.name, "\", \"io\": \"", io_name(row.what.io),
+             "\", \"layout\": \"", kv::host_layout_name(row.what.layout),
+             "\", \"piece_bytes\": ", row.what.piece_bytes, ", \"way\": \"", way_name(row.what),
+             "\", \"gb_per_s_alone\": ", row.alone / 1e9, ", \"gb_per_s_beside\": ", beside, "}");
+}
+
 }  // namespace attune::bench
