@@ -6,6 +6,7 @@
 namespace attune::cli {
 
 int run_bench_attention(const Args& args);
+int run_bench_hicache(const Args& args);
 int run_bench_latency(const Args& args);
 int run_bench_serving(const Args& args);
 

@@ -29,6 +29,7 @@ int run_settings_doc(const Args& args) {
 
 constexpr Command kBenches[] = {
     {"attention", "every attention backend over a grid of shapes", run_bench_attention},
+    {"hicache", "copies of KV pages between device and host", run_bench_hicache},
     {"latency", "prompts and decode steps of the engine in process", run_bench_latency},
     {"serving", "throughput and times of any server over HTTP", run_bench_serving},
 };

@@ -1,11 +1,16 @@
 // In place of cuda_table.cc and the folders cuda/ in a build without CUDA.
 #include "ops/cuda_table.h"
 #include "ops/gemm/gemm.h"
+#include "ops/read/reader.h"
 #include "ops/sample/device_sampler.h"
 
 namespace attune::ops {
 
 const OpTable* cuda_ops() {
+  return nullptr;
+}
+
+Reader cuda_reader() {
   return nullptr;
 }
 

@@ -2,6 +2,11 @@
 // from the layouts' descriptions alone.
 #pragma once
 
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -112,6 +117,13 @@ inline std::vector<PageCopy> random_pages(int32_t count, int32_t host_slots, int
   std::vector<PageCopy> pages;
   for (int32_t i = 0; i < count; ++i) pages.push_back({HostSlot(host[i]), DeviceSlot(device[i])});
   return pages;
+}
+
+// Of the page at this address; -1: not told.
+inline int numa_node_of(void* at) {
+  int node = -1;
+  syscall(SYS_get_mempolicy, &node, nullptr, 0, at, MPOL_F_NODE | MPOL_F_ADDR);
+  return node;
 }
 
 }  // namespace attune::kv::test
