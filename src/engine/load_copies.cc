@@ -43,7 +43,7 @@ Result<std::unique_ptr<kv::KvTier>> open_storage(const Options& options,
       options.hicache_storage_backend == "redis" ? kv::TierKind::kRedis : kv::TierKind::kFile;
   config.dir = options.hicache_storage_dir;
   config.url = options.hicache_storage_url;
-  config.budget_bytes = static_cast<int64_t>(options.hicache_storage_size * 1e9);
+  config.budget_bytes = resolution.hicache->storage_bytes;
   config.identity = cat(identity.model_fingerprint, "; ", identity.kv_dtype, "; ", identity.layout);
   return kv::make_tier(config);
 }
@@ -77,7 +77,7 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
            .bytes_per_second = options.hicache_io_rate * 1e9,
            .host_part_bytes = host->part_bytes()},
           device, compute));
-  if (!choice.held_beside.empty()) runner.hold_copies(transfer.get());
+  runner.hold_copies(transfer.get(), choice.held_beside);
   CopiesConfig config{.geometry = rc.geometry,
                       .io_backend = choice.io_backend,
                       .mem_layout = choice.mem_layout,

@@ -47,9 +47,12 @@ class Runner {
       sched::StepPlan plan, std::shared_ptr<kv::LayerGate> loads) = 0;
   // The device pool, one view per layer.
   virtual std::span<const kv::PagedKvView> kv() const = 0;
-  // Copies beside the steps, which wait while a step of a backend runs that does not tolerate them
-  // (H5). Null: there are none, or they may go on.
-  void hold_copies(kv::Transfer* transfer) { copies_ = transfer; }
+  // `transfer` copies beside the steps, but waits while a step of one of these backends runs, which
+  // do not tolerate it (H5).
+  void hold_copies(kv::Transfer* transfer, std::vector<std::string> beside) {
+    copies_ = transfer;
+    held_beside_ = std::move(beside);
+  }
   uint64_t held_steps() const { return held_steps_; }
 
  protected:
@@ -57,7 +60,7 @@ class Runner {
   class Hold {
    public:
     Hold(Runner& runner, const StepBatches& batches)
-        : copies_(batches.tolerates_copies() ? nullptr : runner.copies_) {
+        : copies_(batches.runs_any_of(runner.held_beside_) ? runner.copies_ : nullptr) {
       if (!copies_) return;
       copies_->hold();
       ++runner.held_steps_;
@@ -74,6 +77,7 @@ class Runner {
 
  private:
   kv::Transfer* copies_ = nullptr;
+  std::vector<std::string> held_beside_;
   std::atomic<uint64_t> held_steps_{0};
 };
 

@@ -264,10 +264,12 @@ std::vector<model::AttentionGroup> StepBatches::plan_on(device::Stream& stream) 
   return out;
 }
 
-bool StepBatches::tolerates_copies() const {
-  return std::all_of(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(num_groups_),
-                     [](const Group& group) {
-                       return group.choice.backend->capabilities().tolerates_host_copies;
+bool StepBatches::runs_any_of(std::span<const std::string> backends) const {
+  return std::any_of(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(num_groups_),
+                     [&](const Group& group) {
+                       return std::ranges::find(backends,
+                                                group.choice.backend->capabilities().name) !=
+                              backends.end();
                      });
 }
 

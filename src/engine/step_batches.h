@@ -6,6 +6,8 @@
 
 #include <array>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "attention/route.h"
@@ -57,8 +59,7 @@ class StepBatches {
   std::vector<model::AttentionGroup> plan_on(device::Stream& stream);
   // The backend that route() chose for the first group, and its index.
   const attention::Choice& first_choice() const { return groups_[0].choice; }
-  // Whether every backend of this step tolerates copies to host memory beside it (H5).
-  bool tolerates_copies() const;
+  bool runs_any_of(std::span<const std::string> backends) const;  // in this step
 
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int64_t> slot_mapping;    // [tokens] slot * page_size + offset
