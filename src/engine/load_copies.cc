@@ -77,7 +77,7 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
            .bytes_per_second = options.hicache_io_rate * 1e9,
            .host_part_bytes = host->part_bytes()},
           device, compute));
-  if (!choice.held_beside.empty()) runner.hold_copies(transfer.get(), choice.held_beside);
+  runner.hold_copies(transfer.get(), choice.held_beside);
   CopiesConfig config{.geometry = rc.geometry,
                       .io_backend = choice.io_backend,
                       .mem_layout = choice.mem_layout,

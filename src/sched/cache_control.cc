@@ -11,14 +11,14 @@ namespace {
 constexpr int32_t kMostSaves = 64, kMostStores = 32, kMostFetches = 32;
 // Part of the host pool, beyond a device pool's worth, that prefetches may fill (SGLang's).
 constexpr double kMostPrefetched = 0.8;
-// Part of the device that can go without loss, with kWriteBack.
-constexpr int32_t kAhead = 8;
+// Part of the device that can go without loss at any time, with kWriteBack.
+constexpr int32_t kAheadPart = 8;
 
 }  // namespace
 
 CacheWork CacheControl::take_work() {
   if (stopped_) return std::exchange(work_, {});
-  if (config_.write_back) index_.save_ahead(std::max(1, pool_.total() / kAhead));
+  if (config_.write_back) index_.save_ahead(ahead());
   for (kv::PageTransfer& t : index_.begin_saves(kMostSaves - saves_)) {
     work_.saves.push_back({++ops_, {t.host_slot(), t.slot()}});
     copies_[ops_].transfer = std::move(t);
@@ -174,10 +174,14 @@ void CacheControl::forget(RequestId request) {
   fetched_.erase(request);
 }
 
+int32_t CacheControl::ahead() const {
+  return std::max(1, pool_.total() / kAheadPart);
+}
+
 // A request waits for copies of what it would drive out; the steps of others go on.
 bool CacheControl::may_take(int32_t pages) {
   if (!config_.write_back || stopped_ || pages <= index_.spare()) return true;
-  index_.save_ahead(pages);
+  index_.save_ahead(pages + ahead());
   return saves_ == 0 && !(index_.wants_copies() && index_.can_save());
 }
 

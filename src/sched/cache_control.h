@@ -66,6 +66,7 @@ class CacheControl {
   };
   using Prefetches = std::unordered_map<RequestId, Prefetch>;
 
+  int32_t ahead() const;
   void pump(RequestId request, Prefetch& p);
   void arrived(Copy copy, bool ok);
   void end_if_over(Prefetches::iterator it);

@@ -204,8 +204,7 @@ class Mistakes(unittest.TestCase):
         self.assertEqual((code, r["conflicts"][0]["rule"]), (2, "assume"))
 
     def test_serve_refuses_what_it_cannot_do_yet_and_every_conflict(self):
-        for args, told in [(["--enable-hierarchical-cache"], "--enable-hierarchical-cache: this build cannot do it yet"),
-                           (["--speculative-eagle-topk", "4"], "--speculative-eagle-topk: this build cannot do it yet"),
+        for args, told in [(["--speculative-eagle-topk", "4"], "--speculative-eagle-topk: this build cannot do it yet"),
                            (["--attention-backend", "fa3"], "fa3 needs sm90, this device is a CPU; built without CUDA"),
                            (["--page-size", "48"], "power of two"),
                            (["--device", "sm90"], "--device: 'sm90' is not one of auto, cpu, cuda")]:

@@ -70,12 +70,12 @@ class Server:
         except ValueError:
             return status, text
 
-    def metric(self, name):
-        """The first sample of a metric."""
+    def metric(self, name, label=""):
+        """The first sample of a metric that has the label."""
         for line in self.request("/metrics")[1].splitlines():
-            if line.startswith(f"attune:{name}{{"):
+            if line.startswith(f"attune:{name}{{") and label in line:
                 return float(line.rsplit(" ", 1)[1])
-        raise KeyError(name)
+        raise KeyError(f"{name} {label}")
 
 
 class ServerCase(unittest.TestCase):
