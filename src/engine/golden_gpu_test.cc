@@ -60,6 +60,24 @@ TEST_F(GoldenOnGpu, Deterministic) {
   check();
 }
 
+// On a device that holds a part of them, so that the second run comes from the host.
+TEST_F(GoldenOnGpu, HierarchicalCache) {
+  for (const char* io : {"direct", "kernel"}) {
+    options_.enable_hierarchical_cache = true;
+    options_.hicache_io_backend = io;
+    options_.hicache_size = 1;
+    options_.hicache_load_back = "always";
+    options_.page_size = 16;
+    options_.max_total_tokens = 768;
+    auto engine = make_engine(options_);
+    ASSERT_TRUE(engine);
+    expect_golden(*engine, kMargin);
+    for (int i = 0; i < 3; ++i) expect_free_run(*engine, kMargin);
+    EXPECT_GT(engine->stats().cache_tiers.at(1).hit_tokens, 0u) << io;
+    expect_nothing_held(*engine);
+  }
+}
+
 TEST_F(GoldenOnGpu, PrefillInPieces) {
   options_.chunked_prefill_size = 16;
   check();
