@@ -1,7 +1,6 @@
 // Questions for the tests of the hierarchical cache, and the same through every tier.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
