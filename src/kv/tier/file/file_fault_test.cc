@@ -2,10 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -302,54 +299,15 @@ INSTANTIATE_TEST_SUITE_P(
                       Sweep{"FoldersKilled", Calls::kOfFolders, Break::kFromThere, EIO}),
     [](const auto& info) { return std::string(info.param.name); });
 
-std::vector<TestPage> numbered_pages(int first, int count, const std::string& root_salt) {
-  std::vector<TestPage> pages;
-  for (int i = first; i < first + count; ++i)
-    pages.push_back(std::move(make_pages(1, root_salt, i, 4, 16'384)[0]));
-  return pages;
-}
-
-// The child: writes pages from `first` on and says which are acknowledged, until it is killed.
-[[noreturn]] void write_until_killed(const std::string& dir, int first, int out) {
-  const auto tier = FileTier::create({.dir = dir, .threads = 4, .identity = "a model"});
-  if (!tier.ok()) ::_exit(1);
-  std::vector<TestPage> pages;
-  for (;; first += 50) {
-    std::vector<TestPage> more = numbered_pages(first, 50, (*tier)->info().root_salt);
-    for (int i = 0; i < 50; ++i)
-      (*tier)->write(nullptr, more[i].identity, more[i].runs(), [first, i, out](TierResult result) {
-        const int number = first + i;
-        if (result == TierResult::kOk && ::write(out, &number, sizeof number) != sizeof number)
-          ::_exit(2);
-      });
-    (*tier)->flush(60);
-    pages = std::move(more);
-  }
-}
-
 TEST(FileFaults, WhatWasAcknowledgedBeforeAKillIsThere) {
   const TestFolder folder;
   const std::string root_salt = open(folder.path())->info().root_salt;
   std::mt19937 random(9);
   int first = 0;
   for (int round = 0; round < 20; ++round) {
-    int pipe[2];
-    ASSERT_EQ(::pipe(pipe), 0);
-    const pid_t child = ::fork();
-    if (child == 0) write_until_killed(folder.path(), first, pipe[1]);
-    ::close(pipe[1]);
-    std::vector<int> acknowledged;
-    const size_t enough = 1 + random() % 120;
-    int number;
-    while (::read(pipe[0], &number, sizeof number) == sizeof number) {
-      acknowledged.push_back(number);
-      if (acknowledged.size() == enough) ::kill(child, SIGKILL);
-    }
-    ::close(pipe[0]);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
-    ASSERT_GE(acknowledged.size(), enough);
+    const std::vector<int> acknowledged = write_until_killed(
+        {.dir = folder.path(), .identity = "a model"}, first, 1 + random() % 120);
+    ASSERT_FALSE(acknowledged.empty());
 
     const auto tier = open(folder.path());
     const int last = *std::max_element(acknowledged.begin(), acknowledged.end()) + 60;

@@ -171,11 +171,18 @@ void FileTier::remove_damaged(const PageKey& key, int file) {
   if (ops_.unlink(path) != 0 && errno != ENOENT) failed("remove", path);
 }
 
+// Another process may have evicted it; a writer of ours may also have put it there just now.
+void FileTier::forget_if_gone(const PageKey& key) {
+  std::lock_guard lock(key_lock(key));
+  struct stat is;
+  if (ops_.stat(folder_->page_path(key), &is) != 0 && errno == ENOENT) ledger_->remove(key);
+}
+
 TierResult FileTier::read_now(const TierOp& op) {
   const std::string path = folder_->page_path(op.page.key);
   const int file = ops_.open(path, O_RDONLY, 0);
   if (file < 0 && errno == ENOENT) {
-    ledger_->remove(op.page.key);  // another process evicted it
+    forget_if_gone(op.page.key);
     return TierResult::kMiss;
   }
   if (file < 0) return failed("open", path);

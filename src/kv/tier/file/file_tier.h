@@ -57,6 +57,7 @@ class FileTier final : public KvTier {
   void sync_folders(std::span<TierOp> ops, std::span<Pending> pending);
   void make_room();
   void remove(const PageKey& key);
+  void forget_if_gone(const PageKey& key);
   void remove_damaged(const PageKey& key, int file);
   void scan_loop();
   void scan();

@@ -263,6 +263,26 @@ TEST(RedisTier, TwoServersKeepToOneBudget) {
   EXPECT_GT(one->stats().evicted + two->stats().evicted, 20u);
 }
 
+TEST(RedisTier, WhatWasAcknowledgedBeforeAKillIsThere) {
+  const auto server = RedisServer::start();
+  ASSERT_NE(server, nullptr);
+  std::mt19937 random(11);
+  int first = 0;
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<int> acknowledged =
+        write_until_killed(at(server->url()), first, 1 + random() % 120);
+    ASSERT_FALSE(acknowledged.empty());
+    const auto tier = open(at(server->url()));
+    const int last = *std::max_element(acknowledged.begin(), acknowledged.end()) + 60;
+    const auto results =
+        read_all(*tier, numbered_pages(first, last - first, tier->info().root_salt));
+    for (int i : acknowledged) ASSERT_EQ(results[static_cast<size_t>(i - first)], TierResult::kOk);
+    EXPECT_EQ(tier->stats().corrupt, 0u);
+    expect_sums_right(*server);
+    first = last;
+  }
+}
+
 TEST(RedisTier, SumsComeRightWhenOthersMeddle) {
   const auto server = RedisServer::start();
   ASSERT_NE(server, nullptr);

@@ -72,6 +72,13 @@ std::vector<TierResult> read_all(KvTier& tier, const std::vector<TestPage>& page
 int32_t match_now(KvTier& tier, std::vector<PageKey> keys);
 size_t count_of(TierResult result, const std::vector<TierResult>& results);
 
+// Pages that their numbers make, of 64 KiB.
+std::vector<TestPage> numbered_pages(int first, int count, const std::string& root_salt);
+// Starts a process that writes them, from `first` on, as fast as the tier can, and kills it (-9) in
+// the middle of that, once it has said of `enough` pages that they are acknowledged. All it said;
+// nothing, and a failure of the test, if it ended by itself.
+std::vector<int> write_until_killed(const TierConfig& config, int first, size_t enough);
+
 // Waits until `what` holds, a minute at most.
 template <typename What>
 bool eventually(What what) {

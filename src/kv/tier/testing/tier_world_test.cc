@@ -1,7 +1,10 @@
 #include "kv/tier/testing/tier_world.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -160,6 +163,50 @@ int32_t match_now(KvTier& tier, std::vector<PageKey> keys) {
 
 size_t count_of(TierResult result, const std::vector<TierResult>& results) {
   return static_cast<size_t>(std::count(results.begin(), results.end(), result));
+}
+
+std::vector<TestPage> numbered_pages(int first, int count, const std::string& root_salt) {
+  std::vector<TestPage> pages;
+  for (int i = first; i < first + count; ++i)
+    pages.push_back(std::move(make_pages(1, root_salt, i, 4, 16'384)[0]));
+  return pages;
+}
+
+[[noreturn]] static void write_for_ever(const TierConfig& config, int first, int out) {
+  const auto tier = make_tier(config);
+  if (!tier.ok()) ::_exit(1);
+  std::vector<TestPage> pages;
+  for (;; first += 50) {
+    std::vector<TestPage> more = numbered_pages(first, 50, (*tier)->info().root_salt);
+    for (int i = 0; i < 50; ++i)
+      (*tier)->write(nullptr, more[i].identity, more[i].runs(), [first, i, out](TierResult result) {
+        const int number = first + i;
+        if (result == TierResult::kOk && ::write(out, &number, sizeof number) != sizeof number)
+          ::_exit(2);
+      });
+    (*tier)->flush(60);
+    pages = std::move(more);
+  }
+}
+
+std::vector<int> write_until_killed(const TierConfig& config, int first, size_t enough) {
+  int pipe[2];
+  if (::pipe(pipe) != 0) return {};
+  const pid_t child = ::fork();
+  if (child == 0) write_for_ever(config, first, pipe[1]);
+  ::close(pipe[1]);
+  std::vector<int> acknowledged;
+  int number;
+  while (::read(pipe[0], &number, sizeof number) == sizeof number) {
+    acknowledged.push_back(number);
+    if (acknowledged.size() == enough) ::kill(child, SIGKILL);
+  }
+  ::close(pipe[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFSIGNALED(status) && acknowledged.size() >= enough) return acknowledged;
+  ADD_FAILURE() << "the writer ended by itself";
+  return {};
 }
 
 TestFolder::TestFolder() {
