@@ -117,6 +117,7 @@ Status Completion::submit(const CompletionSpec& spec, const text::Tokenizer& tok
     Request request;
     request.prompt = prompt.ids;
     request.sampling = prompt.sampling;
+    request.priority = spec.priority;
     request.cache_salt = spec.cache_salt;
     request.label = spec.label;
     const bool score_only = prompt.sampling.max_new_tokens == 0;

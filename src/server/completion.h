@@ -69,6 +69,7 @@ struct CompletionSpec {
   std::vector<PromptSpec> prompts;
   int32_t n = 1;  // choices per prompt; choice i of a seeded request draws with seed + i
   int32_t token_limit = kRestOfContext;  // of prompt and output together
+  int32_t priority = 0;
   std::string cache_salt, label;
 };
 

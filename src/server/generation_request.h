@@ -39,6 +39,7 @@ struct GenerationRequest {
   bool include_usage = false;
   bool logprobs = false;
   int32_t top_logprobs = 0;
+  int32_t priority = 0;
   std::string cache_salt;
 
   // kCompletion, kGenerate

@@ -83,6 +83,8 @@ const std::vector<Field<R>>& generate_fields() {
         custom_field<R>("rid", read_ids),
         name_field<R>(
             "cache_salt", [](R & r) -> auto& { return r.cache_salt; }),
+        int_field<R>(
+            "priority", INT32_MIN, INT32_MAX, [](R & r) -> auto& { return r.priority; }),
         name_field<R>(
             "extra_key", [](R & r) -> auto& { return r.cache_salt; }),
         ignored_field<R>("log_metrics"),
@@ -92,7 +94,7 @@ const std::vector<Field<R>>& generate_fields() {
       rows.push_back(unsupported_field<R>(name, "only text is"));
     }
     for (const char* name : {"lora_path", "session_params", "custom_logit_processor",
-                             "token_ids_logprob", "return_hidden_states", "priority"}) {
+                             "token_ids_logprob", "return_hidden_states"}) {
       rows.push_back(unsupported_field<R>(name, "leave it out", {Json(false)}));
     }
     return rows;

@@ -52,6 +52,8 @@ Table shared_fields() {
       custom_field<R>("stream_options", read_stream_options),
       name_field<R>(
           "cache_salt", [](R & r) -> auto& { return r.cache_salt; }),
+      int_field<R>(
+          "priority", INT32_MIN, INT32_MAX, [](R & r) -> auto& { return r.priority; }),
       unsupported_field<R>("response_format", "only {\"type\": \"text\"} is",
                            {Json(Json::Object{{"type", "text"}})}),
   };

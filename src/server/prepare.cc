@@ -131,6 +131,7 @@ std::optional<ApiError> prepare(const Model& model, int32_t token_limit, Generat
                                 Prepared& out) {
   out.spec.token_limit = token_limit;
   out.spec.n = request.generations[0].n;
+  out.spec.priority = request.priority;
   out.spec.cache_salt = request.cache_salt;
   if (request.form == Form::kChat) {
     out.spec.prompts.emplace_back();

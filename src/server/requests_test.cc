@@ -102,6 +102,7 @@ TEST_F(RequestsTest, TypesAndRangesAreStrict) {
       {"stream_options", {"1", R"({"foo":1})", R"({"include_usage":1})"}},
       {"model", {"1", "[]"}},
       {"cache_salt", {"1"}},
+      {"priority", {R"("1")", "1.5", "2147483648"}},
   };
   for (const auto& [name, values] : cases) {
     for (const char* value : values) {
@@ -110,6 +111,16 @@ TEST_F(RequestsTest, TypesAndRangesAreStrict) {
       EXPECT_EQ(at(refused(400, kText, text(field)), "param"), Json(name)) << value;
     }
   }
+}
+
+TEST_F(RequestsTest, PriorityReachesTheEngine) {
+  ask(kChat, chat("\"priority\":7"));
+  ask(kText, text("\"priority\":-3"));
+  ask("/generate", R"({"text":"hi","priority":2147483647})");
+  ask("/generate", R"({"text":"hi"})");
+  std::vector<int32_t> seen;
+  for (const Request& request : engine.seen()) seen.push_back(request.priority);
+  EXPECT_EQ(seen, (std::vector<int32_t>{7, -3, 2147483647, 0}));
 }
 
 // What every choice copies or every event repeats: long ones would take gigabytes.

@@ -1,5 +1,6 @@
 """The chat page in a headless Chromium."""
 import os
+import tempfile
 import unittest
 
 from selenium import webdriver
@@ -12,7 +13,7 @@ from attune_server import ServerCase
 SECONDS = 120
 
 
-class ChatPageTest(ServerCase):
+class ChatPageCase(ServerCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -55,6 +56,8 @@ class ChatPageTest(ServerCase):
         if folder:
             self.browser.save_screenshot(os.path.join(folder, name + ".png"))
 
+
+class ChatPageTest(ChatPageCase):
     def test_a_conversation(self):
         self.screenshot("empty")
         self.set("temperature", "0")
@@ -118,6 +121,43 @@ class ChatPageTest(ServerCase):
         self.screenshot("small-dark")
         self.browser.set_window_size(1100, 800)
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_no_cache_panel_without_tiers(self):
+        self.assertFalse(self.find("#cache").is_displayed())
+
+
+class CachePanelTest(ChatPageCase):
+    """The tiers of the hierarchical cache."""
+
+    folder = tempfile.TemporaryDirectory()
+    arguments = ("--device", "cpu", "--enable-hierarchical-cache", "--max-total-tokens", "4096",
+                 "--hicache-storage-backend", "file", "--hicache-storage-dir", folder.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def rows(self):
+        # At once: the rows are made anew every two seconds.
+        return self.browser.execute_script(
+            "return [...document.querySelectorAll('#tiers tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+
+    def test_tiers_and_decisions_are_shown(self):
+        self.set("temperature", "0")
+        self.set("max_tokens", "40")
+        self.find("#input").send_keys("What is the capital of France?", Keys.ENTER)
+        self.until(lambda: self.all(".assistant") and self.written())
+        self.until(lambda: self.find("#cache").is_displayed())
+        self.find("#cache summary").click()
+        self.until(lambda: [row[0] for row in self.rows()] == ["device", "host", "file"] and
+                   all(int(row[1]) > 0 for row in self.rows()))
+        self.assertIn("pages loaded", self.find("#decisions").text)
+        self.screenshot("cache")
+        self.browser.set_window_size(390, 800)
+        self.assertEqual(self.browser.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0)
+        self.browser.set_window_size(1100, 800)
 
 
 if __name__ == "__main__":
