@@ -77,7 +77,7 @@ struct Options {
   std::string hicache_storage_url;
   double hicache_storage_size = 0;  // in GB (10^9 bytes); 0: chosen
   // best_effort | wait_complete | timeout
-  std::string hicache_storage_prefetch_policy = "best_effort";
+  std::string hicache_storage_prefetch_policy = "timeout";
   int32_t hicache_storage_prefetch_threshold = 256;  // tokens
   // Seconds that `timeout` waits: a base, for each 1,024 tokens beside it, at most.
   double hicache_storage_prefetch_timeout = 2;
