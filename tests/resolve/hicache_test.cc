@@ -32,10 +32,11 @@ TEST(Storage, FlagsOfAnotherStorageAreTold) {
       if (reason.rule == "hicache") return reason.text;
     return std::string();
   };
-  EXPECT_EQ(told(dir + url + "--hicache-storage-prefetch-policy timeout"),
+  EXPECT_EQ(told(dir + url + "--hicache-storage-prefetch-policy wait_complete"),
             "no effect with --hicache-storage-backend none: --hicache-storage-dir, "
             "--hicache-storage-url, --hicache-storage-prefetch-policy");
-  EXPECT_EQ(told(dir + "--hicache-storage-backend redis"),
+  const std::string best_effort = "--hicache-storage-prefetch-policy best_effort ";
+  EXPECT_EQ(told(best_effort + dir + "--hicache-storage-backend redis"),
             "no effect with --hicache-storage-backend redis and "
             "--hicache-storage-prefetch-policy best_effort: --hicache-storage-dir");
   EXPECT_EQ(told("--hicache-storage-size 3 --hicache-storage-prefetch-threshold 9"),
@@ -44,12 +45,12 @@ TEST(Storage, FlagsOfAnotherStorageAreTold) {
   const std::string timeouts =
       "--hicache-storage-prefetch-timeout 1 --hicache-storage-prefetch-timeout-per-ki-token 1 "
       "--hicache-storage-prefetch-timeout-max 1 --hicache-storage-backend file ";
-  EXPECT_EQ(told(timeouts),
+  EXPECT_EQ(told(best_effort + timeouts),
             "no effect with --hicache-storage-backend file and "
             "--hicache-storage-prefetch-policy best_effort: --hicache-storage-prefetch-timeout, "
             "--hicache-storage-prefetch-timeout-per-ki-token, "
             "--hicache-storage-prefetch-timeout-max");
-  EXPECT_EQ(told(timeouts + "--hicache-storage-prefetch-policy timeout"), "");
+  EXPECT_EQ(told(timeouts), "");
   EXPECT_EQ(told(dir + "--hicache-storage-backend file"), "");
   EXPECT_EQ(told(url + "--hicache-storage-backend redis"), "");
 }
