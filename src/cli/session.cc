@@ -101,6 +101,34 @@ Result<Session> load_session(const Options& options) {
   return session;
 }
 
+namespace {
+
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+// The tiers below the device, and how much each may hold.
+std::string describe_tiers(const EngineStats& stats) {
+  if (!stats.hicache.enabled) return "";
+  const HiCacheStats& h = stats.hicache;
+  const CacheTierStats& host = stats.cache_tiers[1];
+  std::string text = cat("  HiCache    host: ", host.total_pages * stats.page_size, " tokens, ",
+                         gigabytes(host.budget_bytes), ", ", h.mem_layout, ", IO ", h.io_backend,
+                         ", ", h.write_policy, "\n");
+  for (size_t i = 2; i < stats.cache_tiers.size(); ++i) {
+    const CacheTierStats& tier = stats.cache_tiers[i];
+    text += cat("             ", tier.name, ": ",
+                tier.budget_bytes > 0 ? gigabytes(tier.budget_bytes) + " at most"
+                                      : std::string("no bound of its own"),
+                ", ", h.storage_prefetch_policy, "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string describe(const Engine& engine) {
   const ModelInfo& model = engine.model();
   EngineStats stats = engine.stats();
@@ -115,7 +143,7 @@ std::string describe(const Engine& engine) {
              "  attention  prefill: ", candidates(resolution, "prefill"),
              "; decode: ", candidates(resolution, "decode"), "\n", "  KV cache   ",
              int64_t{stats.total_pages} * stats.page_size, " tokens in pages of ", stats.page_size,
-             ", ", text_of(resolution, "kv_cache_dtype"), "\n");
+             ", ", text_of(resolution, "kv_cache_dtype"), "\n", describe_tiers(stats));
 }
 
 }  // namespace attune::cli
