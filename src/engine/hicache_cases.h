@@ -90,6 +90,12 @@ inline uint64_t hits(const Engine& engine, size_t tier) {
   return engine.stats().cache_tiers.at(tier).hit_tokens;
 }
 
+// The host pool of a GPU is pinned in the background; until then nothing comes from below.
+inline void wait_for_host(Engine& engine) {
+  do ASSERT_TRUE(engine.flush_cache().ok());  // a turn of the loop
+  while (engine.stats().hicache.host_ready < 1);
+}
+
 struct Way {
   const char *model, *io, *layout, *write;
 };
@@ -113,6 +119,7 @@ inline void expect_same_bits(const Way& way, const Options& plain_options, Optio
   options.hicache_storage_prefetch_threshold = 16;
   auto engine = make_engine(options);
   ASSERT_TRUE(engine);
+  wait_for_host(*engine);
   expect_same(ask_all(*engine), want, "cold");
   const uint64_t before = hits(*engine, 1);
   const std::vector<Answer> warm = ask_all(*engine);
@@ -125,6 +132,7 @@ inline void expect_same_bits(const Way& way, const Options& plain_options, Optio
   engine.reset();
   engine = make_engine(options);  // D-08: another process finds what the first has written
   ASSERT_TRUE(engine);
+  wait_for_host(*engine);
   const std::vector<Answer> restored = ask_all(*engine);
   expect_same(restored, want, "from storage");
   EXPECT_GT(hits(*engine, 2), 200u);
