@@ -47,6 +47,31 @@ TEST(FileTier, ServersThatStartTogetherAgreeOnTheSalt) {
   }
 }
 
+// While one server writes its salt another one starts and has made its own.
+class OvertakenOps final : public FileOps {
+ public:
+  explicit OvertakenOps(const std::string& dir) : dir_(dir) {}
+  ssize_t writev(int file, const iovec* parts, int count) override {
+    if (salt_of_the_other.empty()) salt_of_the_other = open_salt();
+    return FileOps::writev(file, parts, count);
+  }
+  std::string salt_of_the_other;
+
+ private:
+  std::string open_salt() const { return kv::testing::open(dir_)->info().root_salt; }
+  const std::string dir_;
+};
+
+TEST(FileTier, ASaltThatIsThereIsNeverReplaced) {
+  const TestFolder folder;
+  OvertakenOps ops(folder.path());
+  const auto tier = FileTier::create({.dir = folder.path()}, ops);
+  ASSERT_TRUE(tier.ok()) << tier.status().to_string();
+  EXPECT_EQ(ops.salt_of_the_other.size(), 64u);
+  EXPECT_EQ((*tier)->info().root_salt, ops.salt_of_the_other);
+  EXPECT_EQ(open(folder.path())->info().root_salt, ops.salt_of_the_other);
+}
+
 TEST(FileTier, StaleTemporaryFilesGoAndThoseOfTheLivingStay) {
   const TestFolder folder;
   const auto living = open(folder.path());

@@ -177,11 +177,12 @@ TEST(RedisTier, AServerThatHangsUpOnIdleClientsIsNoFailure) {
 TEST(RedisTier, AServerThatAnswersNothingHoldsNobodyForLong) {
   const auto server = RedisServer::start();
   ASSERT_NE(server, nullptr);
+  const auto patient = open(at(server->url()));
+  auto pages = make_pages(30, patient->info().root_salt);
+  ASSERT_THAT(write_all(*patient, pages), Each(TierResult::kOk));
   TierConfig config = at(server->url());
   config.command_seconds = config.connect_seconds = 0.2;
   auto tier = open(config);
-  auto pages = make_pages(30, tier->info().root_salt);
-  write_all(*tier, pages);
   server->freeze();
   EXPECT_LT(seconds_of([&] {
               EXPECT_THAT(read_all(*tier, pages), Each(TierResult::kFailed));
