@@ -138,6 +138,7 @@ Result<std::unique_ptr<HicacheBench>> HicacheBench::create(device::Device& devic
     ATTUNE_ASSIGN_OR_RETURN(b->small_pinned_, device.allocate_pinned(kSmallBytes, "a small copy"));
     ATTUNE_ASSIGN_OR_RETURN(b->small_device_, device.allocate(kSmallBytes, "a small copy"));
     b->reading_ = device.create_stream();
+    b->reading_->set_pdl(false);  // else two of its CTAs leave no room on a multiprocessor
     b->small_ = device.create_stream();
   }
   b->host_->wait();

@@ -168,11 +168,17 @@ TEST_F(TransferGpuTest, EveryTuningOfTheKernelMovesTheSame) {
     if (HasFatalFailure()) return;
     config_.io = IoBackend::kKernel;
     for (int ctas : {1, 9})
-      for (int tile : {512, 16384, 48000})
-        for (int slots : {2, 32})
-          for (int stores : {1, 4, 16})
-            for (double rate : {0.0, 20e9}) {
-              config_.tuning.save = {ctas, tile, slots, stores, stores == 4, rate};
+      for (int warps : {1, 4, 8})
+        for (int tile : {512, 16384, 48000})
+          for (int slots : {2, 32})
+            for (int stores : {1, 16}) {
+              config_.tuning.save = {ctas,
+                                     warps,
+                                     tile,
+                                     slots,
+                                     stores,
+                                     /*await_writes=*/stores == 1,
+                                     /*bytes_per_second=*/slots == 2 ? 20e9 : 0};
               config_.tuning.load = config_.tuning.save;
               expect_round_trip("ctas " + std::to_string(ctas) + " tile " + std::to_string(tile) +
                                     " slots " + std::to_string(slots),

@@ -22,8 +22,9 @@ struct KvCopyRows {
 // How a GPU goes about it; zeros: what was measured to be best for the direction and sizes.
 struct KvCopyTuning {
   int32_t ctas = 0;             // multiprocessors that take part
+  int32_t warps = 0;            // of each; every one has a ring of its own
   int32_t tile_bytes = 0;       // of one bulk copy
-  int32_t slots = 0;            // tiles of shared memory in each CTA's ring
+  int32_t slots = 0;            // tiles in each ring
   int32_t stores = 0;           // tiles whose stores may still read shared memory, below slots
   bool await_writes = false;    // such tiles' stores count until they are written, not only read
   double bytes_per_second = 0;  // stores of all CTAs are begun at most at this rate

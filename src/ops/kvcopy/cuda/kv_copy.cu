@@ -1,7 +1,7 @@
-// Pages between device and pinned host memory by a few CTAs. On Hopper one warp each moves tiles by
-// bulk copies through a ring of shared memory: global to shared to global, the data in no register.
-// Elsewhere, and for sizes that are no multiples of 16 bytes, plain loads and stores of the widest
-// words that the sizes allow.
+// Pages between device and pinned host memory by a few CTAs. On Hopper their warps move tiles by
+// bulk copies, each through a ring of shared memory: global to shared to global, the data in no
+// register. Elsewhere, and for sizes that are no multiples of 16 bytes, plain loads and stores of
+// the widest words that the sizes allow.
 //
 // Stores to host memory are paced: once more of them are on their way than the link drains, they
 // hold up everybody's memory traffic.
@@ -15,7 +15,7 @@
 namespace attune::ops::cuda {
 namespace {
 
-constexpr int kMostSlots = 32, kMostStores = 16;
+constexpr int kMostSlots = 32, kMostStores = 16, kMostWarps = 8;
 constexpr uint32_t kPlainThreads = 256;
 
 // A launch's parameters: the pages by value, so that they last as long as the kernel.
@@ -29,14 +29,26 @@ struct Args {
   int32_t tiles_per_piece;
   int32_t tiles;
   int32_t slots, stores;
-  int64_t tile_clocks;  // between the starts of a CTA's stores; 0: none
+  int32_t ring_offset;  // in shared memory, behind the pages and what is kept of tiles
+  int64_t tile_clocks;  // between the starts of a warp's stores; 0: none
   alignas(16) KvCopyPage pages[kPages];
 };
 
-struct Tile {
-  char *host = nullptr, *device = nullptr;
-  int32_t bytes = 0;  // 0: its page is not copied
-  int32_t first_token = 0, tokens = 0;
+// A warp is a mover: of all tiles every movers-th one is its. What there is to know of a tile is
+// worked out by a lane, for 32 tiles at once, and kept until the tile is stored.
+struct alignas(16) Tile {
+  char *host, *device;
+};
+struct TileSize {
+  int32_t bytes;  // 0: its page is not copied
+  int32_t first_token;
+};
+constexpr int kKept = 64;  // tiles: a batch of them, and as many as loads may be ahead of stores
+static_assert(kKept >= kWarp + kMostSlots && kKept % kWarp == 0);
+struct Kept {
+  Tile tiles[kKept];
+  TileSize sizes[kKept];
+  uint64_t barriers[kMostSlots];
 };
 
 __device__ bool is_known(const KvCopyParams& p, KvCopyPage page) {
@@ -96,113 +108,135 @@ __device__ __forceinline__ void await_stores(int pending, bool writes) {
   }
 }
 
-// What a warp does with its tiles; all lanes call everything.
-template <int kPages>
+// All lanes call everything.
+template <int kPages, bool kStrips>
 class Mover {
  public:
-  __device__ Mover(const Args<kPages>& args, char* ring, const KvCopyPage* pages,
-                   uint64_t* barriers)
+  __device__ Mover(const Args<kPages>& args, char* ring, const KvCopyPage* pages, Kept& kept,
+                   int32_t first, int32_t step)
       : a_(args),
         ring_(shared_address(ring)),
+        barriers_(shared_address(kept.barriers)),
         pages_(pages),
-        barriers_(shared_address(barriers)),
-        lane_(static_cast<int>(threadIdx.x)) {}
+        kept_(kept),
+        first_(first),
+        step_(step),
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        to_host_(args.p.to_host),
+        tile_bytes_(args.tile_bytes) {}
 
-  // A page that is not known is counted if `counting`: a tile is asked for twice.
-  __device__ Tile tile(int32_t n, bool counting = false) const {
-    const KvCopyParams& p = a_.p;
-    const auto item = static_cast<uint32_t>(n) / static_cast<uint32_t>(a_.tiles_per_piece);
-    const auto part = static_cast<int32_t>(n - item * a_.tiles_per_piece);
-    const uint32_t layer = item / static_cast<uint32_t>(p.count);
-    const KvCopyPage page = pages_[item - layer * p.count];
-    Tile t;
-    if (!is_known(p, page)) {
-      if (counting && lane_ == 0 && layer == 0 && part == 0) atomicAdd_system(p.bad, 1);
-      return t;
-    }
-    const int64_t l = p.first_layer + static_cast<int64_t>(layer);
-    t.host = p.host + page.host * p.host_slot_stride + l * p.host_layer_stride;
-    t.device = p.device + page.device * p.device_slot_stride + l * p.device_layer_stride;
-    if (p.tokens == 0) {
-      const int64_t at = int64_t{part} * a_.tile_bytes;
-      t.host += at;
-      t.device += at;
-      t.bytes = static_cast<int32_t>(min(int64_t{a_.tile_bytes}, p.piece_bytes - at));
-      return t;
-    }
-    t.first_token = part * a_.tile_tokens;
-    t.tokens = min(a_.tile_tokens, p.tokens - t.first_token);
-    t.bytes = t.tokens * a_.strip_bytes;
-    return t;
-  }
-
-  __device__ void load(const Tile& t, int slot) const {
-    if (lane_ == 0) expect(barrier(slot), t.bytes);
+  // Of this mover's tiles the ones from k on.
+  __device__ void describe(int32_t k) const {
+    const int64_t n = first_ + int64_t{k + lane_} * step_;
+    if (n < a_.tiles) describe_one(static_cast<uint32_t>(n), (k + lane_) % kKept);
     __syncwarp();
-    const uint32_t to = shared(slot), b = barrier(slot);
-    const auto get = [&](char* global, uint32_t at, uint32_t bytes) {
-      fetch(to + at, global, bytes, b);
-    };
-    a_.p.to_host ? for_device_runs(t, get) : for_host_runs(t, get);
   }
 
-  __device__ void store(const Tile& t, int slot) const {
-    const uint32_t from = shared(slot);
-    const auto set = [&](char* global, uint32_t at, uint32_t bytes) {
-      put(global, from + at, bytes);
-    };
-    a_.p.to_host ? for_host_runs(t, set) : for_device_runs(t, set);
+  __device__ void load(int32_t k, int slot) const {
+    const TileSize size = kept_.sizes[k % kKept];
+    const Tile tile = kept_.tiles[k % kKept];
+    const uint32_t to = ring_ + slot * tile_bytes_, b = barriers_ + 8 * slot;
+    if (lane_ == 0) expect(b, size.bytes);
+    if constexpr (!kStrips) {
+      if (lane_ == 0 && size.bytes > 0)
+        fetch(to, to_host_ ? tile.device : tile.host, size.bytes, b);
+    } else {
+      __syncwarp();
+      const auto get = [&](char* global, uint32_t at, uint32_t bytes) {
+        fetch(to + at, global, bytes, b);
+      };
+      to_host_ ? for_device_rows(tile, size, get) : for_host_strips(tile, size, get);
+    }
+  }
+
+  __device__ void store(int32_t k, int slot) const {
+    const TileSize size = kept_.sizes[k % kKept];
+    const Tile tile = kept_.tiles[k % kKept];
+    const uint32_t from = ring_ + slot * tile_bytes_;
+    if constexpr (!kStrips) {
+      if (lane_ == 0 && size.bytes > 0) put(to_host_ ? tile.host : tile.device, from, size.bytes);
+    } else {
+      const auto set = [&](char* global, uint32_t at, uint32_t bytes) {
+        put(global, from + at, bytes);
+      };
+      to_host_ ? for_host_strips(tile, size, set) : for_device_rows(tile, size, set);
+    }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
 
-  __device__ void await_load(int slot, uint32_t parity) const { await(barrier(slot), parity); }
+  __device__ void await_load(int slot, uint32_t parity) const {
+    await(barriers_ + 8 * slot, parity);
+  }
 
  private:
-  __device__ uint32_t barrier(int slot) const { return barriers_ + 8 * slot; }
-  __device__ uint32_t shared(int slot) const { return ring_ + slot * a_.tile_bytes; }
+  __device__ void describe_one(uint32_t n, int at) const {
+    const KvCopyParams& p = a_.p;
+    const uint32_t item = n / static_cast<uint32_t>(a_.tiles_per_piece);
+    const auto part = static_cast<int32_t>(n - item * a_.tiles_per_piece);
+    const uint32_t layer = item / static_cast<uint32_t>(p.count);
+    const KvCopyPage page = pages_[item - layer * p.count];
+    if (!is_known(p, page)) {
+      if (layer == 0 && part == 0) atomicAdd_system(p.bad, 1);
+      kept_.sizes[at] = {0, 0};
+      return;
+    }
+    const int64_t l = p.first_layer + static_cast<int64_t>(layer);
+    Tile tile{p.host + page.host * p.host_slot_stride + l * p.host_layer_stride,
+              p.device + page.device * p.device_slot_stride + l * p.device_layer_stride};
+    if constexpr (kStrips) {
+      const int32_t token = part * a_.tile_tokens;
+      kept_.sizes[at] = {min(a_.tile_tokens, p.tokens - token) * a_.strip_bytes, token};
+    } else {
+      const int64_t offset = int64_t{part} * a_.tile_bytes;
+      tile.host += offset;
+      tile.device += offset;
+      const int64_t left = p.piece_bytes - offset;
+      kept_.sizes[at] = {static_cast<int32_t>(min(int64_t{a_.tile_bytes}, left)), 0};
+    }
+    kept_.tiles[at] = tile;
+  }
 
   // fn(address, offset in the tile, bytes) of what lies together, by the lanes in turn.
   template <typename Fn>
-  __device__ void for_host_runs(const Tile& t, Fn fn) const {
-    if (a_.p.tokens == 0) {
-      if (lane_ == 0 && t.bytes > 0) fn(t.host, 0, t.bytes);
-      return;
-    }
-    for (int i = lane_; i < t.tokens; i += kWarp)
-      fn(t.host + (t.first_token + i) * a_.p.host_token_stride, i * a_.strip_bytes, a_.strip_bytes);
+  __device__ void for_host_strips(const Tile& tile, TileSize size, Fn fn) const {
+    for (int i = lane_; i * a_.strip_bytes < size.bytes; i += kWarp)
+      fn(tile.host + (size.first_token + i) * a_.p.host_token_stride, i * a_.strip_bytes,
+         a_.strip_bytes);
   }
   template <typename Fn>
-  __device__ void for_device_runs(const Tile& t, Fn fn) const {
-    if (a_.p.tokens == 0) {
-      if (lane_ == 0 && t.bytes > 0) fn(t.device, 0, t.bytes);
-      return;
-    }
+  __device__ void for_device_rows(const Tile& tile, TileSize size, Fn fn) const {
     const KvCopyRows &k = a_.p.k, &v = a_.p.v;
-    for (int i = lane_; i < t.tokens * a_.rows; i += kWarp) {
-      const auto token =
-          static_cast<int>(static_cast<uint32_t>(i) / static_cast<uint32_t>(a_.rows));
-      const int row = i - token * a_.rows, v_row = row - k.count;
-      const bool of_k = v_row < 0;
-      const KvCopyRows& r = of_k ? k : v;
-      fn(t.device + r.offset + (of_k ? row : v_row) * r.stride +
-             (t.first_token + token) * r.token_stride,
-         token * a_.strip_bytes + (of_k ? row * k.bytes : k.count * k.bytes + v_row * v.bytes),
-         r.bytes);
-    }
+    const int32_t all_k = k.count * k.bytes;
+    // Lanes stand for the rows of a few tokens, so that none divides in the loop.
+    const int tokens_at_once = max(1, kWarp / a_.rows);
+    const int lane_token = a_.rows < kWarp ? lane_ / a_.rows : 0;
+    if (lane_token >= tokens_at_once) return;
+    for (int token = lane_token; token * a_.strip_bytes < size.bytes; token += tokens_at_once)
+      for (int row = lane_ - lane_token * a_.rows; row < a_.rows; row += kWarp) {
+        const bool of_k = row < k.count;
+        const KvCopyRows& r = of_k ? k : v;
+        const int r_row = of_k ? row : row - k.count;
+        fn(tile.device + r.offset + r_row * r.stride + (size.first_token + token) * r.token_stride,
+           token * a_.strip_bytes + (of_k ? 0 : all_k) + r_row * r.bytes, r.bytes);
+      }
   }
 
   const Args<kPages>& a_;
-  const uint32_t ring_;
+  const uint32_t ring_, barriers_;
   const KvCopyPage* const pages_;
-  const uint32_t barriers_;
+  Kept& kept_;
+  const int32_t first_, step_;
   const int lane_;
+  const bool to_host_;
+  const int32_t tile_bytes_;
 };
 
-// The pages out of the parameters: all lanes at once, since one after the other each would take as
-// long as a load of memory that is busy.
+// The pages out of the parameters: all threads at once, since one after the other each would take
+// as long as a load of memory that is busy.
 template <int kPages>
 __device__ void gather_pages(const Args<kPages>& args, KvCopyPage* pages) {
-  for (int i = static_cast<int>(threadIdx.x); 2 * i < args.p.count; i += kWarp) {
+  for (int i = static_cast<int>(threadIdx.x); 2 * i < args.p.count;
+       i += static_cast<int>(blockDim.x)) {
     uint4 two;
     asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(two.x), "=r"(two.y), "=r"(two.z), "=r"(two.w)
@@ -212,48 +246,54 @@ __device__ void gather_pages(const Args<kPages>& args, KvCopyPage* pages) {
 }
 #endif
 
-// CTA b moves tiles b, b + gridDim.x, ...: loads run up to a ring ahead of stores.
-template <int kPages>
-__global__ void __launch_bounds__(kWarp) ring_copy(const __grid_constant__ Args<kPages> args) {
+// Loads run up to a ring ahead of stores.
+template <int kPages, bool kStrips>
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    ring_copy(const __grid_constant__ Args<kPages> args) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) char ring[];
-  __shared__ __align__(16) KvCopyPage pages[kPages];
-  __shared__ uint64_t barriers[kMostSlots];
+  extern __shared__ __align__(128) char shared[];
   pdl_wait();
   pdl_trigger();
-  if (threadIdx.x < kMostSlots)
-    asm volatile(
-        "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barriers[threadIdx.x]))
-        : "memory");
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, slots = args.slots, stores = args.stores;
+  auto* pages = reinterpret_cast<KvCopyPage*>(shared);
+  Kept& kept = reinterpret_cast<Kept*>(shared + sizeof(args.pages))[warp];
+  char* ring = shared + args.ring_offset + warp * slots * args.tile_bytes;
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&kept.barriers[lane]))
+               : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   gather_pages(args, pages);
-  __syncwarp();
-  const Mover<kPages> mover(args, ring, pages, barriers);
-  const auto step = static_cast<int32_t>(gridDim.x);
-  const int32_t first = static_cast<int32_t>(blockIdx.x), tiles = args.tiles;
-  int32_t asked = first;
-  for (int s = 0; s < args.slots && asked < tiles; ++s, asked += step)
-    mover.load(mover.tile(asked, true), s);
-  long long next = clock64() + args.tile_clocks * first / step;
-  int slot = 0, freed = 0, stored = 0;
+  __syncthreads();
+  const auto movers = static_cast<int32_t>(gridDim.x) * warps;
+  const auto first = static_cast<int32_t>(warp * gridDim.x + blockIdx.x);
+  const int32_t count = (args.tiles - first + movers - 1) / movers;
+  const Mover<kPages, kStrips> mover(args, ring, pages, kept, first, movers);
+  int32_t asked = 0;
+  const auto ask = [&](int slot) {
+    if (asked % kWarp == 0) mover.describe(asked);
+    mover.load(asked++, slot);
+  };
+  for (int s = 0; s < slots && asked < count; ++s) ask(s);
+  const bool writes = args.p.tuning.await_writes;
+  const int64_t pause = args.tile_clocks;
+  long long next = clock64() + pause * first / movers;
+  int slot = 0, freed = 0;
   uint32_t parity = 0;
-  for (int32_t n = first; n < tiles; n += step) {
-    const Tile t = mover.tile(n);
+  for (int32_t k = 0; k < count; ++k) {
     mover.await_load(slot, parity);
-    if (args.tile_clocks > 0) {
+    if (pause > 0) {
       long long now = clock64();
       while (now < next) now = clock64();
-      next = max(next, now - args.tile_clocks) + args.tile_clocks;
+      next = max(next, now - pause) + pause;
     }
-    mover.store(t, slot);
-    if (++stored > args.stores) {  // the oldest of them has left its slot
-      await_stores(args.stores, args.p.tuning.await_writes);
+    mover.store(k, slot);
+    if (k >= stores) {  // the oldest of them has left its slot
+      await_stores(stores, writes);
       __syncwarp();
-      if (asked < tiles) mover.load(mover.tile(asked, true), freed);
-      asked += step;
-      if (++freed == args.slots) freed = 0;
+      if (asked < count) ask(freed);
+      if (++freed == slots) freed = 0;
     }
-    if (++slot == args.slots) {
+    if (++slot == slots) {
       slot = 0;
       parity ^= 1;
     }
@@ -333,9 +373,11 @@ int64_t word_bytes(const KvCopyParams& p) {
 KvCopyTuning tuned(const KvCopyParams& p) {
   KvCopyTuning t = p.tuning;
   if (t.ctas == 0) t.ctas = p.to_host ? 4 : 6;
+  if (t.warps == 0) t.warps = 1;
   if (t.tile_bytes == 0) t.tile_bytes = 16 << 10;
   if (t.slots == 0) t.slots = 6;
   if (t.stores == 0) t.stores = 3;
+  t.warps = std::clamp(t.warps, 1, kMostWarps);
   return t;
 }
 
@@ -346,7 +388,10 @@ Args<kPages> args_of(const KvCopyParams& p) {
   t = tuned(p);
   a.rows = p.k.count + p.v.count;
   a.strip_bytes = p.k.count * p.k.bytes + p.v.count * p.v.bytes;
-  a.tile_bytes = t.tile_bytes / 16 * 16;
+  const auto before = static_cast<int64_t>(sizeof(a.pages) + t.warps * sizeof(Kept));
+  a.ring_offset = static_cast<int32_t>(ceil_div(before, 128) * 128);
+  const int32_t ring = (device::kMostSharedBytes - a.ring_offset) / t.warps;
+  a.tile_bytes = std::min(t.tile_bytes, ring / 2) / 16 * 16;
   a.tiles_per_piece = static_cast<int32_t>(ceil_div(p.piece_bytes, a.tile_bytes));
   if (p.tokens > 0) {
     a.tile_tokens = std::clamp(a.tile_bytes / a.strip_bytes, 1, p.tokens);
@@ -354,12 +399,14 @@ Args<kPages> args_of(const KvCopyParams& p) {
     a.tiles_per_piece = static_cast<int32_t>(ceil_div(p.tokens, a.tile_tokens));
   }
   a.tiles = p.count * p.layers * a.tiles_per_piece;
-  const int fit = (device::kMostSharedBytes - 12 * 1024) / a.tile_bytes;
+  const int fit = ring / a.tile_bytes;
   a.slots = std::clamp(std::min(t.slots, fit), 2, kMostSlots);
   a.stores = std::clamp(t.stores, 1, std::min(a.slots - 1, kMostStores));
-  if (t.bytes_per_second > 0)
-    a.tile_clocks = static_cast<int64_t>(1e3 * attribute(cudaDevAttrClockRate) * a.tile_bytes *
-                                         t.ctas / t.bytes_per_second);
+  if (t.bytes_per_second > 0) {
+    static const int kilohertz = attribute(cudaDevAttrClockRate);  // takes the driver 0.3 ms
+    a.tile_clocks = static_cast<int64_t>(1e3 * kilohertz * a.tile_bytes * t.ctas * t.warps /
+                                         t.bytes_per_second);
+  }
   std::copy_n(p.pages, p.count, a.pages);
   return a;
 }
@@ -373,27 +420,30 @@ void launch_plain(const KvCopyParams& p, Stream& stream) {
                 plain_copy<Word, kPages>, a);
 }
 
-template <int kPages>
+template <int kPages, bool kStrips>
 void launch_ring(const KvCopyParams& p, Stream& stream) {
   const Args<kPages> a = args_of<kPages>(p);
-  const auto shared = static_cast<uint32_t>(a.slots * a.tile_bytes);
-  cudaFuncSetAttribute(ring_copy<kPages>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(shared));
+  const KvCopyTuning& t = a.p.tuning;
+  const int32_t shared = a.ring_offset + t.warps * a.slots * a.tile_bytes;
+  cudaFuncSetAttribute(ring_copy<kPages, kStrips>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       shared);
   launch_kernel(stream, "kv_copy",
-                {.grid = static_cast<uint32_t>(std::min(a.p.tuning.ctas, a.tiles)),
-                 .block = kWarp,
-                 .shared_bytes = shared},
+                {.grid = static_cast<uint32_t>(std::min(t.ctas, a.tiles)),
+                 .block = static_cast<uint32_t>(t.warps * kWarp),
+                 .shared_bytes = static_cast<uint32_t>(shared)},
                 {{"pages", p.count}, {"layers", p.layers}, {"to host", p.to_host}},
-                ring_copy<kPages>, a);
+                ring_copy<kPages, kStrips>, a);
 }
 
 template <int kPages>
 void launch(const KvCopyParams& p, Stream& stream) {
   const int64_t word = word_bytes(p);
-  const bool fits =
-      2 * (p.k.count * p.k.bytes + p.v.count * p.v.bytes) < device::kMostSharedBytes - 12 * 1024;
+  // A ring of two strips, for as many warps as there may be.
+  const bool fits = 2 * kMostWarps * (p.k.count * p.k.bytes + p.v.count * p.v.bytes) <
+                    device::kMostSharedBytes - 32 * 1024;
   if (word == 16 && fits && attribute(cudaDevAttrComputeCapabilityMajor) >= 9)
-    return launch_ring<kPages>(p, stream);
+    return p.tokens > 0 ? launch_ring<kPages, true>(p, stream)
+                        : launch_ring<kPages, false>(p, stream);
   switch (word) {
     case 16:
       return launch_plain<uint4, kPages>(p, stream);
