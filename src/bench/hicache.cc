@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -21,7 +22,8 @@ using kv::HostSlot;
 using kv::PageCopy;
 
 constexpr int32_t kLayers = 8, kHeads = 8, kDim = 128, kTokenBytes = 2 * kHeads * kDim * 2;
-constexpr int64_t kCallBytes = 32 << 20, kSmallBytes = 16 << 10, kReadBytes = int64_t{1} << 30;
+constexpr int64_t kGpuCallBytes = 32 << 20, kCpuCallBytes = 1 << 20, kSmallBytes = 16 << 10,
+                  kReadBytes = int64_t{1} << 30;
 constexpr int32_t kReadCopies = 3, kCounters = 4096, kReadsAtOnce = 20;
 
 double now() {
@@ -38,9 +40,9 @@ kv::KvGeometry geometry(int64_t piece_bytes) {
 // Keeps a transfer busy: a few calls at a time, of pages in random order.
 class Pump {
  public:
-  Pump(kv::Transfer& transfer, const HicacheCase& what, int32_t slots)
+  Pump(kv::Transfer& transfer, const HicacheCase& what, int32_t slots, int64_t call_bytes)
       : transfer_(transfer), what_(what) {
-    pages_ = std::max<int64_t>(1, kCallBytes / (kLayers * what.piece_bytes));
+    pages_ = std::max<int64_t>(1, call_bytes / (kLayers * what.piece_bytes));
     std::mt19937 random(1);
     host_.resize(slots);
     std::iota(host_.begin(), host_.end(), 0);
@@ -143,7 +145,22 @@ Result<std::unique_ptr<HicacheBench>> HicacheBench::create(device::Device& devic
   }
   b->host_->wait();
   ATTUNE_RETURN_IF_ERROR(b->host_->status());
+  b->fill_pools();
   return b;
+}
+
+// Not zeros, which may move faster than what caches hold.
+void HicacheBench::fill_pools() {
+  std::mt19937_64 random(1);
+  std::vector<uint64_t> some(1 << 20);
+  for (uint64_t& word : some) word = random();
+  const auto block = static_cast<int64_t>(8 * some.size());
+  for (int64_t at = 0; at < pool_bytes_; at += block)
+    std::memcpy(host_->view().base + at, some.data(), std::min(block, pool_bytes_ - at));
+  compute_->copy(pool_.data(), host_->view().base, std::min(block, pool_bytes_));
+  for (int64_t at = block; at < pool_bytes_; at += block)
+    compute_->copy(pool_.as<char>() + at, pool_.data(), std::min(block, pool_bytes_ - at));
+  compute_->synchronize();
 }
 
 double HicacheBench::reader_seconds(double for_seconds) {
@@ -219,7 +236,8 @@ Result<double> HicacheBench::rate(const HicacheCase& what, const std::function<v
     config.device.push_back(
         kv::make_view(g, pool_.as<char>() + l * g.piece_bytes() * slots, slots));
   ATTUNE_ASSIGN_OR_RETURN(auto transfer, kv::Transfer::create(config, device_, *compute_));
-  Pump pump(*transfer, what, slots);
+  const bool gpu = device_.info().kind == device::Kind::kCuda;
+  Pump pump(*transfer, what, slots, gpu ? kGpuCallBytes : kCpuCallBytes);
   const auto bytes = [&] {
     const kv::TransferStats s = transfer->stats();
     return static_cast<double>(s.saved_bytes + s.loaded_bytes);

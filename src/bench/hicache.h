@@ -46,6 +46,7 @@ class HicacheBench {
 
  private:
   explicit HicacheBench(device::Device& device) : device_(device) {}
+  void fill_pools();
   double reader_seconds(double for_seconds);  // of one pass
   double small_copy_seconds();
   Result<double> rate(const HicacheCase& what, const std::function<void()>& meanwhile);

@@ -7,9 +7,13 @@
 
 namespace attune::soak {
 
-// *differ += the number of words in which a and b differ. Inside Stream::launch, as are the others.
+struct Differences {
+  uint64_t words = 0;  // not bit for bit the same
+  uint64_t far = 0;    // of these, by more than roundings of bf16 in another order explain, or NaN
+};
+// Adds those between a and b, words of two bf16 each. Inside Stream::launch, as is the other.
 void count_differences(device::Stream& stream, const uint32_t* a, const uint32_t* b, int64_t words,
-                       uint64_t* differ);
+                       Differences* differences);
 
 // The planted fault, made as the public one was: a first kernel writes what a second one reads, the
 // second is launched with programmatic dependent launch, and does not wait. `metadata` is `words`
