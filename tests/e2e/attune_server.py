@@ -56,6 +56,14 @@ class Server:
             self.log.close()
         return code
 
+    def kill(self):
+        """SIGKILL, whatever it is doing; may be called again, and after stop()."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.read_log()
+        self.log.close()
+
     def request(self, path, body=None, headers=None, method=None):
         """(status, body as JSON or text)."""
         data = None if body is None else json.dumps(body).encode()

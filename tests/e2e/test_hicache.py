@@ -15,7 +15,7 @@ from attune_server import BINARY, MODEL, Server
 PAGE = 16
 # Deterministic: a prefix that was found gives the same bits as one that was computed.
 COMMON = ("--device", "cpu", "--page-size", str(PAGE), "--enable-deterministic-inference")
-DEVICE_TOKENS = 2048
+DEVICE_TOKENS = 1280
 HICACHE = (*COMMON, "--enable-hierarchical-cache", "--max-total-tokens", str(DEVICE_TOKENS),
            "--hicache-ratio", "3", "--hicache-storage-prefetch-policy", "wait_complete")
 WORDS = ("river stone lantern copper window market silver garden winter letter engine island "
@@ -23,13 +23,13 @@ WORDS = ("river stone lantern copper window market silver garden winter letter e
 ANSWER_TOKENS = 12
 
 
-def prompt(seed, words=360):
-    """About 1.3 tokens a word; nothing in common with another seed's."""
+def prompt(seed, words=300):
+    """About one token a word; nothing in common with another seed's."""
     draw = random.Random(seed)
     return f"Story {seed}: " + " ".join(draw.choice(WORDS) for _ in range(words))
 
 
-PROMPTS = [prompt(seed) for seed in range(7)]  # together more than the device holds
+PROMPTS = [prompt(seed) for seed in range(5)]  # together more than the device holds
 
 
 def ask(server, text):
@@ -84,7 +84,7 @@ class HiCacheCase(unittest.TestCase):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
         self.servers = []
-        self.addCleanup(lambda: [server.process.kill() for server in self.servers])
+        self.addCleanup(lambda: [server.kill() for server in self.servers])
 
     def start(self, *arguments):
         server = Server(*HICACHE, *arguments)
@@ -209,20 +209,17 @@ class StorageTier(HiCacheCase):
             server = self.start(*self.storage())
             for text in PROMPTS[:asked]:
                 ask(server, text)
-            server.process.kill()
-            server.process.wait()
+            server.kill()
             server = self.start(*self.storage())
             self.ask_all(server)
             self.assertEqual(server.metric("cache_tier_corrupt_pages_total", 'tier="storage"'), 0)
-            server.process.kill()
-            server.process.wait()
+            server.kill()
 
     def test_acknowledged_pages_survive_a_kill(self):
         server = self.start(*self.storage())
         self.ask_all(server)
         self.wait_until_stored(server)
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         server = self.start(*self.storage())
         for found, tokens in zip(self.ask_all(server), self.prompt_tokens):
             self.assertEqual(found, (tokens - 1) // PAGE * PAGE)
@@ -320,7 +317,7 @@ class RedisTier(StorageTier):
         self.redis.stop()
         self.assertEqual(server.request("/flush_cache", {})[0], 200)
         self.assertEqual(sum(self.ask_all(server)), 0)
-        server.process.kill()
+        server.kill()
 
 
 def time_to_first_token(server, text):
