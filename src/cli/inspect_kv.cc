@@ -54,8 +54,9 @@ void print_rows(const std::vector<std::vector<std::string>>& rows) {
 
 Result<Json> server_stats(const std::string& base_url, const std::string& api_key) {
   ATTUNE_ASSIGN_OR_RETURN(const bench::HttpTarget target, bench::find_target(base_url, api_key));
-  ATTUNE_ASSIGN_OR_RETURN(const bench::HttpReply reply,
-                          bench::fetch(target, "GET", "/get_server_info", "", kAnswerSeconds));
+  const auto answer = bench::fetch(target, "GET", "/get_server_info", "", kAnswerSeconds);
+  if (!answer.ok()) return answer.status().with_context(base_url);
+  const bench::HttpReply& reply = *answer;
   auto json = formats::parse_json(reply.body);
   const Json* stats = json.ok() ? json->find("stats") : nullptr;
   if (reply.status != 200 || !stats || !stats->find("cache_tiers") || !stats->find("hicache"))

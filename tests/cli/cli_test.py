@@ -183,6 +183,18 @@ class Inspect(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertRegex(result.stderr, r"\d+")
 
+    def test_kv_says_what_is_no_storage_and_no_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, told in ((folder, "no storage of pages: it has no root_salt"),
+                               (folder + "/none", "there is no such folder")):
+                result = run("inspect", "kv", "--json", "--hicache-storage-dir", path)
+                self.assertEqual(result.returncode, 2)
+                self.assertEqual(json.loads(result.stdout)["error"]["message"], f"{path}: {told}")
+            self.assertEqual(os.listdir(folder), [])  # looking makes nothing
+        result = run("inspect", "kv", "--base-url", "http://127.0.0.1:1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("127.0.0.1:1", result.stderr)
+
 
 class Generate(unittest.TestCase):
     def test_float32_gives_the_golden_ids_of_every_prompt(self):

@@ -9,13 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <numeric>
 #include <string>
 
 #include "base/log.h"
+#include "device/host_memory.h"
 
 namespace attune::kv {
 namespace {
@@ -26,28 +25,6 @@ constexpr int64_t kPage = 4096, kLeastPart = 16 << 20, kMostPart = 512 << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
-}
-
-// The number behind `key` in a file of "key number" lines, or the first one if key is empty; -1.
-int64_t read_number(const std::string& path, const std::string& key) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (line.compare(0, key.size(), key) != 0) continue;
-    const size_t digit = line.find_first_of("0123456789", key.size());
-    return digit == std::string::npos ? -1  // "max": no limit
-                                      : std::strtoll(line.c_str() + digit, nullptr, 10);
-  }
-  return -1;
-}
-
-// What a control group has left, or `available` where it has no limit.
-int64_t within_group(int64_t available, const std::string& limit_file, const std::string& used_file,
-                     const std::string& stat_file) {
-  const int64_t limit = read_number(limit_file, ""), used = read_number(used_file, "");
-  if (limit < 0 || used < 0) return available;
-  // Cached files count as used, and go when memory is short.
-  const int64_t cache = std::max<int64_t>(0, read_number(stat_file, "inactive_file "));
-  return std::min(available, limit - std::max<int64_t>(0, used - cache));
 }
 
 std::string lock_limit() {
@@ -64,14 +41,8 @@ void touch(char* from, int64_t bytes) {
 }  // namespace
 
 int64_t pinnable_bytes() {
-  int64_t available = read_number("/proc/meminfo", "MemAvailable:");
-  if (available < 0) return 0;
-  available *= 1024;
-  const std::string v2 = "/sys/fs/cgroup/", v1 = "/sys/fs/cgroup/memory/";
-  available = within_group(available, v2 + "memory.max", v2 + "memory.current", v2 + "memory.stat");
-  available = within_group(available, v1 + "memory.limit_in_bytes", v1 + "memory.usage_in_bytes",
-                           v1 + "memory.stat");
-  return std::max<int64_t>(0, available - std::max<int64_t>(2LL << 30, available / 16));
+  const device::HostMemory memory = device::host_memory();
+  return std::max<int64_t>(0, memory.available - std::min(int64_t{5} << 30, memory.total / 20));
 }
 
 HostPool::HostPool(const HostPoolConfig& config, device::Device& device)

@@ -17,8 +17,9 @@
 
 namespace attune::kv {
 
-// Bytes of host memory that can be pinned now: what is available by /proc/meminfo and the control
-// groups' limits, less a reserve for the rest of the machine (a sixteenth, at least 2 GiB).
+// Bytes of host memory that can be pinned now: what is available, less a reserve for the rest of
+// the machine. It is half of what the resolver leaves, so that the size that it chose still fits
+// once a model was loaded.
 int64_t pinnable_bytes();
 
 struct HostPoolConfig {
