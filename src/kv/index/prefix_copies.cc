@@ -55,6 +55,7 @@ std::vector<PageTransfer> PrefixIndex::begin_saves(int32_t max) {
     if (pool_.host_free() == 0 && (keeps_host_ || !evict_host())) continue;
     hold(ref.id);
     saves.push_back(*pool_.begin_save(n->page));
+    update(ref.id);
   }
   return saves;
 }
@@ -77,8 +78,9 @@ std::vector<PrefixIndex::Store> PrefixIndex::begin_stores(int32_t max) {
   while (static_cast<int32_t>(stores.size()) < max && !to_store_.empty()) {
     const Ref ref = to_store_.front();
     to_store_.pop_front();
-    const Node* n = find(ref);
+    Node* n = find(ref);
     if (!n || n->stored || n->page.host_state() != PageState::kReady) continue;
+    n->stored = true;  // once is enough
     const auto tokens = tokens_of(ref.id);
     PageIdentity page{keys_[static_cast<size_t>(ref.id.value)],
                       is_root(n->parent) ? roots_[root_number(n->parent)].key

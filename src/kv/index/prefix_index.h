@@ -216,7 +216,7 @@ class PrefixIndex {
     int32_t holds = 0;             // pins on it + children on a held path
     int32_t uses = 0;
     bool live = false;
-    bool stored = false;  // storage has it, as far as known
+    bool stored = false;  // storage has it or just gets it, as far as known
     bool wanted = false;  // in to_save_
     // What is counted, and known to the policies.
     bool resident = false, evictable = false, dirty = false, unsaved = false;
