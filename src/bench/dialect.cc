@@ -92,6 +92,7 @@ std::string request_body(const AskOptions& options, const PromptWork& work) {
 AnswerReader::AnswerReader(const AskOptions& options, const PromptWork& work, double start)
     : dialect_(options.dialect), start_(start) {
   record_.prompt_len = static_cast<int32_t>(work.ids.size());
+  record_.turn = work.turn;
 }
 
 // `count` tokens that came together. The first token's time is TTFT and never an interval; those
@@ -133,6 +134,7 @@ Status AnswerReader::on_generate(const Json& json, double now) {
   record_.prompt_len = count_in(meta, "prompt_tokens", record_.prompt_len);
   record_.cached_len = count_in(meta, "cached_tokens", record_.cached_len);
   record_.text = text_in(&json, "text");  // each event has the text so far
+  read_ids(json);
   const Json* reason = member(meta, "finish_reason");
   if (reason && !reason->is_null()) finished_ = true;
   if (text_in(reason, "type") == "abort") return data_loss("aborted");
@@ -161,6 +163,17 @@ Status AnswerReader::on_choice(const Json& json, double now) {
   return {};
 }
 
+// The ids so far, or, as SGLang's servers can be set, those of this event alone.
+void AnswerReader::read_ids(const Json& json) {
+  const Json* list = json.find("output_ids");
+  if (!list || !list->is_array()) return;
+  const auto& ids = list->as_array();
+  if (ids.size() >= static_cast<size_t>(record_.output_len)) record_.ids.clear();
+  for (const Json& id : ids) {
+    if (id.is_int()) record_.ids.push_back(static_cast<TokenId>(id.as_int()));
+  }
+}
+
 void AnswerReader::read_usage(const Json& usage) {
   record_.prompt_len = count_in(&usage, "prompt_tokens", record_.prompt_len);
   const int32_t total = count_in(&usage, "completion_tokens", -1);
@@ -181,6 +194,7 @@ Status AnswerReader::on_body(std::string_view body, double now) {
     if (!meta) return unexpected(body);
     record_.text = text_in(&*json, "text");
     read_usage(*meta);
+    read_ids(*json);
     record_.cached_len = count_in(meta, "cached_tokens", 0);
   } else {
     const Json* choices = json->find("choices");

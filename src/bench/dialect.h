@@ -42,6 +42,8 @@ struct CallRecord {
   std::vector<double> itl;     // between tokens: output_len - 1 entries where the server tells how
                             // many tokens an event brings, else one for each event after the first
   std::string text;
+  std::vector<TokenId> ids;  // of the answer, where the server tells them (/generate)
+  int32_t turn = 0;          // of its chat
 };
 
 // Gathers the record of one request. Times are seconds on any one clock.
@@ -61,6 +63,7 @@ class AnswerReader {
   Status on_generate(const formats::Json& json, double now);
   Status on_choice(const formats::Json& json, double now);
   void read_usage(const formats::Json& usage);
+  void read_ids(const formats::Json& json);
   void add_tokens(int32_t count, double now);
 
   Dialect dialect_;

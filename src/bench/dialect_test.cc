@@ -31,6 +31,12 @@ std::string native(int tokens, const std::string& text, const std::string& reaso
          R"(,"finish_reason":)" + reason + "}}";
 }
 
+// An event that tells `ids` and that `tokens` came so far.
+std::string native_ids(const std::string& ids, int tokens, const std::string& reason = "null") {
+  return R"({"text":"a","output_ids":)" + ids + R"(,"meta_info":{"completion_tokens":)" +
+         std::to_string(tokens) + R"(,"finish_reason":)" + reason + "}}";
+}
+
 std::string completion(const std::string& text, const std::string& reason = "null") {
   return R"({"choices":[{"index":0,"text":")" + text + R"(","finish_reason":)" + reason + "}]}";
 }
@@ -41,6 +47,15 @@ std::string chat(const std::string& delta, const std::string& reason = "null") {
 
 const char* const kUsage = R"({"choices":[],"usage":{"prompt_tokens":40,"completion_tokens":3,
   "prompt_tokens_details":{"cached_tokens":32}}})";
+
+TEST(Generate, TellsTheAnswersIdsInEitherForm) {
+  const std::string end = R"({"type":"length"})";
+  const auto whole = read({}, {{1, native_ids("[7]", 1)}, {2, native_ids("[7,8,9]", 3, end)}});
+  const auto parts = read({}, {{1, native_ids("[7]", 1)}, {2, native_ids("[8,9]", 3, end)}});
+  ASSERT_TRUE(whole.ok() && parts.ok());
+  EXPECT_THAT(whole->ids, ElementsAre(7, 8, 9));
+  EXPECT_THAT(parts->ids, ElementsAre(7, 8, 9));
+}
 
 TEST(BugK05, TtftIsNoInterval) {
   // Canned times in each dialect: n tokens give n - 1 intervals, which sum to last minus first.

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 
@@ -40,10 +41,16 @@ struct Stream {
 
 class LoadLoop {
  public:
-  LoadLoop(const HttpTarget& target, const AskOptions& ask, const std::vector<PromptWork>& work,
+  LoadLoop(const HttpTarget& target, const AskOptions& ask, std::vector<PromptWork> work,
            const LoadOptions& options)
-      : target_(target), ask_(ask), work_(work), options_(options), streams_(work.size()) {
-    result_.records.resize(work.size());
+      : target_(target), ask_(ask), work_(std::move(work)), options_(options) {
+    streams_.resize(work_.size());
+    result_.records.resize(work_.size());
+    std::vector<bool> waits(work_.size());
+    for (const PromptWork& item : work_)
+      if (item.next >= 0) waits[static_cast<size_t>(item.next)] = true;
+    for (size_t i = 0; i < work_.size(); ++i)
+      if (!waits[i]) ready_.push_back(i);
   }
   ~LoadLoop() {
     if (epoll_ >= 0) ::close(epoll_);
@@ -66,14 +73,17 @@ class LoadLoop {
  private:
   size_t running() const { return started_ - ended_; }
   bool may_start() const {
-    return started_ < work_.size() && (options_.max_concurrency <= 0 ||
-                                       running() < static_cast<size_t>(options_.max_concurrency));
+    return !ready_.empty() && (options_.max_concurrency <= 0 ||
+                               running() < static_cast<size_t>(options_.max_concurrency));
   }
 
   void start_due() {
     for (size_t n = 0; n < kStartsAtOnce && may_start(); ++n) {
       if (begin_ + due_[started_] > seconds_now()) return;
-      start(started_++);
+      const size_t index = ready_.front();
+      ready_.pop_front();
+      ++started_;
+      start(index);
     }
   }
 
@@ -161,23 +171,49 @@ class LoadLoop {
   void fail(Stream& stream, std::string why) {
     CallRecord record;
     record.prompt_len = static_cast<int32_t>(work_[stream.index].ids.size());
+    record.turn = work_[stream.index].turn;
     record.error = std::move(why);
     end(stream, std::move(record));
   }
 
   void end(Stream& stream, CallRecord record) {
     const size_t index = stream.index;
-    result_.records[index] = std::move(record);
     streams_[index].reset();  // closes the socket, which takes it off epoll's list
     ++ended_;
+    if (!record.ok) {
+      give_up_after(index, "not sent: a turn before it failed");
+    } else if (work_[index].next >= 0 && record.ids.empty()) {
+      give_up_after(index, "not sent: the answer before it came without output_ids");
+    } else if (work_[index].next >= 0) {
+      go_on_after(index, record.ids);
+    }
+    result_.records[index] = std::move(record);
+  }
+
+  void go_on_after(size_t index, const std::vector<TokenId>& answer) {
+    const auto next = static_cast<size_t>(work_[index].next);
+    std::vector<TokenId> ids = std::move(work_[index].ids);
+    ids.insert(ids.end(), answer.begin(), answer.end());
+    ids.insert(ids.end(), work_[next].ids.begin(), work_[next].ids.end());
+    work_[next].ids = std::move(ids);
+    ready_.push_back(next);
+  }
+
+  void give_up_after(size_t index, const char* why) {
+    for (int32_t i = work_[index].next; i >= 0; i = work_[static_cast<size_t>(i)].next) {
+      CallRecord& record = result_.records[static_cast<size_t>(i)];
+      record.turn = work_[static_cast<size_t>(i)].turn;
+      record.error = why;
+      ++started_;
+      ++ended_;
+    }
   }
 
   void tick() {
     const double now = seconds_now();
     if (now < last_tick_ + kTick) return;
     last_tick_ = now;
-    for (size_t i = 0; i < started_; ++i) {
-      Stream* stream = streams_[i].get();
+    for (const auto& stream : streams_) {
       if (stream && now > stream->last_byte + options_.idle_timeout_s)
         fail(*stream, base::cat("no byte came for ", options_.idle_timeout_s, " s"));
     }
@@ -188,10 +224,11 @@ class LoadLoop {
 
   const HttpTarget& target_;
   const AskOptions& ask_;
-  const std::vector<PromptWork>& work_;
+  std::vector<PromptWork> work_;
   const LoadOptions& options_;
   std::vector<std::unique_ptr<Stream>> streams_;  // null: not started, or ended
-  std::vector<double> due_;
+  std::deque<size_t> ready_;                      // in the order in which they start
+  std::vector<double> due_;                       // by the order of starts
   LoadResult result_;
   size_t started_ = 0, ended_ = 0;
   double begin_ = 0, last_tick_ = 0, last_report_ = 0;
@@ -222,9 +259,9 @@ std::vector<double> due_times(size_t count, double request_rate, uint64_t seed) 
 }
 
 Result<LoadResult> run_load(const HttpTarget& target, const AskOptions& ask,
-                            const std::vector<PromptWork>& work, const LoadOptions& options) {
+                            std::vector<PromptWork> work, const LoadOptions& options) {
   raise_file_limit();
-  return LoadLoop(target, ask, work, options).run();
+  return LoadLoop(target, ask, std::move(work), options).run();
 }
 
 }  // namespace attune::bench

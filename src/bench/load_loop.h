@@ -23,9 +23,11 @@ struct LoadResult {
 };
 
 // Runs on the calling thread until every request has ended: one connection each, no thread each.
+// Requests wait in one line, a chat's next turn from the end of its turn on (PromptWork::next); a
+// failed turn fails those after it. `work`: `next` is above the item's own place or -1.
 // What befalls a single request is told in its record; io_error: the loop itself cannot run.
 Result<LoadResult> run_load(const HttpTarget& target, const AskOptions& ask,
-                            const std::vector<PromptWork>& work, const LoadOptions& options);
+                            std::vector<PromptWork> work, const LoadOptions& options);
 
 // When each of `count` requests is due, in seconds after the start.
 std::vector<double> due_times(size_t count, double request_rate, uint64_t seed);

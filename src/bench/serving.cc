@@ -56,7 +56,7 @@ Status warm_up(const ServingConfig& config, const HttpTarget& target, const AskO
   write_text(tokenizer, work);
   base::log_info("warming up ", config.base_url);
   const LoadOptions load{.idle_timeout_s = config.load.idle_timeout_s};
-  ATTUNE_ASSIGN_OR_RETURN(const LoadResult result, run_load(target, ask, work, load));
+  ATTUNE_ASSIGN_OR_RETURN(const LoadResult result, run_load(target, ask, std::move(work), load));
   for (const CallRecord& record : result.records) {
     if (!record.ok) {
       return unavailable(
@@ -71,6 +71,11 @@ Status warm_up(const ServingConfig& config, const HttpTarget& target, const AskO
 Result<ServingResult> run_serving(const ServingConfig& config, const text::Tokenizer* tokenizer) {
   ATTUNE_ASSIGN_OR_RETURN(auto work, make_workload(config.workload));
   if (work.empty()) return invalid_argument("--num-prompts: nothing to send");
+  if (config.workload.dataset == "multi-turn" && dialect_of(config.backend) != Dialect::kGenerate) {
+    return invalid_argument(
+        "--dataset-name multi-turn needs the ids of answers, which only /generate tells: use "
+        "--backend attune or sglang");
+  }
   write_text(tokenizer, work);
   ATTUNE_ASSIGN_OR_RETURN(const HttpTarget target, find_target(config.base_url, config.api_key));
 
@@ -88,7 +93,7 @@ Result<ServingResult> run_serving(const ServingConfig& config, const text::Token
   if (config.flush_cache) ATTUNE_RETURN_IF_ERROR(flush_cache(target));
 
   base::log_info("sending ", work.size(), " requests to ", config.base_url);
-  ATTUNE_ASSIGN_OR_RETURN(LoadResult load, run_load(target, ask, work, config.load));
+  ATTUNE_ASSIGN_OR_RETURN(LoadResult load, run_load(target, ask, std::move(work), config.load));
   ServingResult result{.setup = {config.backend, config.workload.dataset, config.load.request_rate,
                                  config.load.max_concurrency},
                        .metrics = measure(load.records, load.duration_s),

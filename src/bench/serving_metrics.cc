@@ -31,7 +31,9 @@ Json or_null(bool known, Json value) {
   return value;
 }
 
-double hit_share(const ServingMetrics& m) {
+// Of ServingMetrics and TurnMetrics.
+template <typename Metrics>
+double hit_share(const Metrics& m) {
   return m.input_tokens > 0
              ? static_cast<double>(m.cached_tokens) / static_cast<double>(m.input_tokens)
              : 0;
@@ -45,6 +47,7 @@ void set_times(Json& json, const std::string& name, const std::optional<TimeStat
   set("mean", &TimeStats::mean);
   set("median", &TimeStats::median);
   set("std", &TimeStats::std);
+  if (name == "ttft") set("p90", &TimeStats::p90);
   if (name == "itl") set("p95", &TimeStats::p95);
   set("p99", &TimeStats::p99);
   if (name == "itl") set("max", &TimeStats::max);
@@ -76,6 +79,53 @@ std::string times(const char* title, const char* name, const std::optional<TimeS
   return out;
 }
 
+std::vector<TurnMetrics> measure_turns(const std::vector<CallRecord>& records) {
+  int32_t last = 0;
+  for (const CallRecord& record : records) last = std::max(last, record.turn);
+  if (last == 0) return {};
+  std::vector<TurnMetrics> turns(static_cast<size_t>(last) + 1);
+  std::vector<std::vector<double>> ttft(turns.size());
+  for (const CallRecord& record : records) {
+    if (!record.ok) continue;
+    TurnMetrics& turn = turns[static_cast<size_t>(record.turn)];
+    ++turn.completed;
+    turn.input_tokens += record.prompt_len;
+    turn.cached_tokens += record.cached_len;
+    if (record.ttft) ttft[static_cast<size_t>(record.turn)].push_back(*record.ttft);
+  }
+  for (size_t i = 0; i < turns.size(); ++i) turns[i].ttft = time_stats(std::move(ttft[i]));
+  return turns;
+}
+
+Json turns_json(const std::vector<TurnMetrics>& turns) {
+  Json::Array list;
+  for (const TurnMetrics& turn : turns) {
+    Json json;
+    json.set("completed", turn.completed);
+    json.set("input_tokens", turn.input_tokens);
+    json.set("cached_tokens", turn.cached_tokens);
+    json.set("cache_hit_rate", hit_share(turn));
+    set_times(json, "ttft", turn.ttft);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::string turns_table(const std::vector<TurnMetrics>& turns) {
+  if (turns.empty()) return {};
+  std::string out = rule("By Turn", '-') + "turn  input  cached %   TTFT mean   median      p99\n";
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const TurnMetrics& t = turns[i];
+    const TimeStats ttft = t.ttft.value_or(TimeStats());
+    char text[96];
+    std::snprintf(text, sizeof text, "%4zu %6lld %9.2f %11.2f %8.2f %8.2f\n", i + 1,
+                  static_cast<long long>(t.completed ? t.input_tokens / t.completed : 0),
+                  hit_share(t) * 100, ttft.mean, ttft.median, ttft.p99);
+    out += text;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<TimeStats> time_stats(std::vector<double> seconds) {
@@ -89,6 +139,7 @@ std::optional<TimeStats> time_stats(std::vector<double> seconds) {
   for (double value : seconds) squares += (value - stats.mean) * (value - stats.mean);
   stats.std = std::sqrt(squares / n);
   stats.median = percentile(seconds, 50);
+  stats.p90 = percentile(seconds, 90);
   stats.p95 = percentile(seconds, 95);
   stats.p99 = percentile(seconds, 99);
   stats.max = seconds.back();
@@ -119,6 +170,7 @@ ServingMetrics measure(const std::vector<CallRecord>& records, double duration_s
   m.tpot = time_stats(std::move(tpot));
   m.itl = time_stats(std::move(itl));
   m.e2e = time_stats(std::move(e2e));
+  m.turns = measure_turns(records);
   return m;
 }
 
@@ -145,6 +197,7 @@ Json to_json(const ServingSetup& setup, const ServingMetrics& m) {
   json.set("concurrency", m.concurrency);
   json.set("total_cached_tokens", m.cached_tokens);
   json.set("cache_hit_rate", hit_share(m));
+  if (!m.turns.empty()) json.set("turns", turns_json(m.turns));
   return json;
 }
 
@@ -190,7 +243,7 @@ std::string to_table(const ServingSetup& setup, const ServingMetrics& m) {
   out += times("End-to-End Latency", "E2E Latency", m.e2e,
                {{"Mean", &S::mean}, {"Median", &S::median}, {"P99", &S::p99}});
   out += times("Time to First Token", "TTFT", m.ttft,
-               {{"Mean", &S::mean}, {"Median", &S::median}, {"P99", &S::p99}});
+               {{"Mean", &S::mean}, {"Median", &S::median}, {"P90", &S::p90}, {"P99", &S::p99}});
   out += times("Time per Output Token (excl. 1st token)", "TPOT", m.tpot,
                {{"Mean", &S::mean}, {"Median", &S::median}, {"P99", &S::p99}});
   out += times("Inter-Token Latency", "ITL", m.itl,
@@ -199,6 +252,7 @@ std::string to_table(const ServingSetup& setup, const ServingMetrics& m) {
                 {"P95", &S::p95},
                 {"P99", &S::p99},
                 {"Max", &S::max}});
+  out += turns_table(m.turns);
   return out + std::string(kWidth, '=') + "\n";
 }
 

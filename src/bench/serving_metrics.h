@@ -14,10 +14,16 @@ namespace attune::bench {
 // Of a set of times, in milliseconds. Percentiles are interpolated linearly, the deviation is that
 // of the population, both as numpy does.
 struct TimeStats {
-  double mean = 0, median = 0, std = 0, p95 = 0, p99 = 0, max = 0;
+  double mean = 0, median = 0, std = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
 };
 // None when there are no values: a time that was not measured is not zero.
 std::optional<TimeStats> time_stats(std::vector<double> seconds);
+
+// Of the requests that are a chat's turns of one number.
+struct TurnMetrics {
+  int64_t completed = 0, input_tokens = 0, cached_tokens = 0;
+  std::optional<TimeStats> ttft;
+};
 
 struct ServingMetrics {
   double duration_s = 0;
@@ -26,6 +32,7 @@ struct ServingMetrics {
   int64_t input_tokens = 0, output_tokens = 0, cached_tokens = 0;  // of completed requests
   double concurrency = 0;                                          // requests under way, on average
   std::optional<TimeStats> ttft, tpot, itl, e2e;
+  std::vector<TurnMetrics> turns;  // empty where no chat has more than one
 };
 
 ServingMetrics measure(const std::vector<CallRecord>& records, double duration_s);

@@ -31,6 +31,7 @@ TEST(TimeStats, AreNumpys) {
   EXPECT_NEAR(stats->mean, 4.0, 1e-9);
   EXPECT_NEAR(stats->median, 3.0, 1e-9);
   EXPECT_NEAR(stats->std, 3.1622776601683795, 1e-9);
+  EXPECT_NEAR(stats->p90, 7.6, 1e-9);
   EXPECT_NEAR(stats->p95, 8.8, 1e-9);
   EXPECT_NEAR(stats->p99, 9.76, 1e-9);
   EXPECT_NEAR(stats->max, 10.0, 1e-9);
@@ -69,6 +70,21 @@ TEST(BugK07, CacheHitShareIsShown) {
   EXPECT_DOUBLE_EQ(number(to_json({}, m), "total_cached_tokens"), 64);
   EXPECT_DOUBLE_EQ(number(to_json({}, m), "cache_hit_rate"), 0.4);
   EXPECT_THAT(to_table({}, m), HasSubstr("64 (40.00 %)"));
+}
+
+TEST(BugK07, CacheHitShareIsShownByTurn) {
+  CallRecord later = record(3, {}, 100, 64), failed{.error = "closed", .turn = 1};
+  later.turn = 1;
+  const ServingMetrics m = measure({record(1, {}, 50, 0), later, failed}, 1.0);
+  ASSERT_EQ(m.turns.size(), 2u);
+  EXPECT_EQ(m.turns[1].completed, 1);
+  const auto json = to_json({}, m);
+  const auto& turns = json.find("turns")->as_array();
+  EXPECT_DOUBLE_EQ(number(turns[0], "cache_hit_rate"), 0);
+  EXPECT_DOUBLE_EQ(number(turns[1], "cache_hit_rate"), 0.64);
+  EXPECT_DOUBLE_EQ(number(turns[1], "p90_ttft_ms"), 3000);
+  EXPECT_THAT(to_table({}, m), HasSubstr("   2    100     64.00     3000.00"));
+  EXPECT_EQ(to_json({}, measure({record(1, {}, 50, 0)}, 1)).find("turns"), nullptr);
 }
 
 TEST(Measure, CountsFailuresApartAndShowsTheFirst) {

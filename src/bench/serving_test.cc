@@ -209,6 +209,68 @@ TEST(Load, RefusedConnectionsAreTold) {
   EXPECT_THAT(result->records[1].error, HasSubstr("cannot connect: Connection refused"));
 }
 
+// A whole stream that answers with one id: the sum of the prompt's ids.
+std::string sum_stream(const FakeRequest& request) {
+  int64_t sum = 0;
+  const auto json = formats::parse_json(request.body);
+  for (const formats::Json& id : json->find("input_ids")->as_array()) sum += id.as_int();
+  return kStreamHead +
+         chunk(
+             event(R"({"text":"a","output_ids":[)" + std::to_string(sum) +
+                   R"(],"meta_info":{"completion_tokens":1,"finish_reason":{"type":"length"}}})")) +
+         "0\r\n\r\n";
+}
+
+std::string input_ids(const FakeRequest& request) {
+  return formats::parse_json(request.body)->find("input_ids")->dump();
+}
+
+// Two chats of two turns.
+const std::vector<PromptWork> kChats = {{.ids = {1, 2}, .output_len = 1, .turn = 0, .next = 2},
+                                        {.ids = {10}, .output_len = 1, .turn = 0, .next = 3},
+                                        {.ids = {4}, .output_len = 1, .turn = 1},
+                                        {.ids = {20}, .output_len = 1, .turn = 1}};
+
+LoadResult load_chats(FakeServer::Handler handler, std::vector<std::string>& asked) {
+  FakeServer server(std::move(handler));
+  auto result = run_load(*find_target(server.url(), ""), {}, kChats, {.max_concurrency = 1});
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  for (const FakeRequest& request : server.requests()) asked.push_back(input_ids(request));
+  return std::move(*result);
+}
+
+TEST(Load, TurnsFollowTheAnswerWithTheWholeChat) {
+  std::vector<std::string> asked;
+  const LoadResult result =
+      load_chats([](const FakeRequest& r, FakeConnection& c) { c.send(sum_stream(r)); }, asked);
+  EXPECT_THAT(asked, ::testing::ElementsAre("[1,2]", "[10]", "[1,2,3,4]", "[10,10,20]"));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(result.records[i].ok) << result.records[i].error;
+    EXPECT_EQ(result.records[i].turn, i / 2);
+  }
+  EXPECT_EQ(result.records[3].prompt_len, 3);
+}
+
+TEST(Load, ATurnIsNotSentAfterAFailedOne) {
+  std::vector<std::string> asked;
+  const LoadResult result = load_chats(
+      [](const FakeRequest& r, FakeConnection& c) {
+        c.send(input_ids(r) == "[1,2]" ? sized_reply(500, "oops") : sum_stream(r));
+      },
+      asked);
+  EXPECT_THAT(asked, ::testing::ElementsAre("[1,2]", "[10]", "[10,10,20]"));
+  EXPECT_EQ(result.records[2].error, "not sent: a turn before it failed");
+  EXPECT_TRUE(result.records[3].ok);
+}
+
+TEST(Load, AnswersWithoutIdsEndAChat) {
+  std::vector<std::string> asked;
+  const LoadResult result =
+      load_chats([](const FakeRequest&, FakeConnection& c) { c.send(good_stream()); }, asked);
+  EXPECT_EQ(asked.size(), 2u);
+  EXPECT_THAT(result.records[3].error, HasSubstr("without output_ids"));
+}
+
 TEST(DueTimes, ArePoisson) {
   EXPECT_EQ(due_times(3, 0, 1), (std::vector<double>{0, 0, 0}));
   const std::vector<double> due = due_times(20000, 50, 1);
@@ -277,6 +339,24 @@ TEST(Serving, AsksTheServerForItsModel) {
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_EQ(result->metrics.output_tokens, 15);
   EXPECT_THAT(server.requests().back().body, HasSubstr(R"("model":"tiny")"));
+}
+
+TEST(Serving, MeasuresChatsByTurn) {
+  FakeServer server([](const FakeRequest& r, FakeConnection& c) { c.send(sum_stream(r)); });
+  ServingConfig config{.base_url = server.url()};
+  config.workload = {.dataset = "multi-turn",
+                     .num_users = 3,
+                     .num_turns = 2,
+                     .turn_input_len = 5,
+                     .turn_output_len = 1,
+                     .shared_system_len = 4};
+  const auto result = run_serving(config, nullptr);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_EQ(result->metrics.turns.size(), 2u);
+  EXPECT_EQ(result->metrics.turns[0].input_tokens, 3 * 9);
+  EXPECT_EQ(result->metrics.turns[1].input_tokens, 3 * (9 + 1 + 5));
+  config.backend = "openai";
+  EXPECT_THAT(run_serving(config, nullptr).status().message(), HasSubstr("use --backend attune"));
 }
 
 TEST(Serving, FailsWhenNothingWorks) {

@@ -57,6 +57,24 @@ std::vector<PromptWork> draw_shared_prefix(const WorkloadConfig& config, Random&
   return work;
 }
 
+// All first turns, then all second ones, and so on.
+std::vector<PromptWork> draw_turns(const WorkloadConfig& config, Random& random) {
+  const auto system = draw_ids(random, config.token_id_range, config.shared_system_len);
+  std::vector<PromptWork> work;
+  for (int32_t turn = 0; turn < config.num_turns; ++turn) {
+    for (int32_t user = 0; user < config.num_users; ++user) {
+      PromptWork item{.output_len = config.turn_output_len, .turn = turn};
+      if (turn == 0) item.ids = system;
+      const auto asked = draw_ids(random, config.token_id_range, config.turn_input_len);
+      item.ids.insert(item.ids.end(), asked.begin(), asked.end());
+      if (turn + 1 < config.num_turns)
+        item.next = static_cast<int32_t>(work.size()) + config.num_users;
+      work.push_back(std::move(item));
+    }
+  }
+  return work;
+}
+
 // REQUIRES nothing of the arguments: they may be any flags' products.
 Status check_size(double prompts, double tokens) {
   if (prompts <= kMaxPrompts && tokens <= kMaxTokens) return {};
@@ -67,6 +85,11 @@ Status check_size(double prompts, double tokens) {
 
 // Of the datasets that flags alone describe.
 Status check_drawn_size(const WorkloadConfig& c) {
+  if (c.dataset == "multi-turn") {
+    const double turns = double(c.num_users) * c.num_turns;
+    const double turn_len = double(c.turn_input_len) + c.turn_output_len;
+    return check_size(turns, double(c.num_users) * c.shared_system_len + turns * turn_len);
+  }
   const bool shared = c.dataset == "generated-shared-prefix";
   const double prompts = shared ? double(c.gsp_groups) * c.gsp_prompts_per_group : c.num_prompts;
   const double length = shared ? double(c.gsp_system_len) + c.gsp_question_len : c.input_len;
@@ -112,6 +135,7 @@ Result<std::vector<PromptWork>> make_workload(const WorkloadConfig& config) {
   Random random(config.seed);
   if (config.dataset != "lengths-file") ATTUNE_RETURN_IF_ERROR(check_drawn_size(config));
   if (config.dataset == "generated-shared-prefix") return draw_shared_prefix(config, random);
+  if (config.dataset == "multi-turn") return draw_turns(config, random);
   if (config.dataset != "lengths-file") return draw_random(config, random);
   auto work = read_lengths_file(config, random);
   if (work.ok() || config.path.empty()) return work;

@@ -69,6 +69,27 @@ TEST(Workload, GroupsShareTheirBeginning) {
   for (const auto& [beginning, count] : groups) EXPECT_EQ(count, 4);
 }
 
+TEST(Workload, ChatsTakeTurns) {
+  const auto work = make_workload({.dataset = "multi-turn",
+                                   .num_users = 3,
+                                   .num_turns = 2,
+                                   .turn_input_len = 8,
+                                   .turn_output_len = 5,
+                                   .shared_system_len = 4});
+  ASSERT_TRUE(work.ok());
+  ASSERT_EQ(work->size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    const PromptWork& item = (*work)[i];
+    EXPECT_EQ(item.turn, i / 3);
+    EXPECT_EQ(item.next, i < 3 ? int(i) + 3 : -1);
+    EXPECT_EQ(item.ids.size(), i < 3 ? 12u : 8u);
+    EXPECT_EQ(item.output_len, 5);
+    EXPECT_EQ(i < 3, std::equal(item.ids.begin(), item.ids.begin() + 4, work->front().ids.begin()));
+  }
+  EXPECT_FALSE(
+      std::equal((*work)[0].ids.begin() + 4, (*work)[0].ids.end(), (*work)[1].ids.begin() + 4));
+}
+
 TEST(Workload, TakesTheLengthsOfAFile) {
   WorkloadConfig config{.dataset = "lengths-file",
                         .path = std::string(ATTUNE_SOURCE_DIR) + "/bench/workload-256.json"};
@@ -104,6 +125,8 @@ TEST(Workload, RefusesWhatNoMemoryHolds) {
        {WorkloadConfig{.num_prompts = kMost, .input_len = 1},
         WorkloadConfig{.num_prompts = 1, .input_len = kMost},
         WorkloadConfig{.dataset = "generated-shared-prefix", .gsp_groups = kMost},
+        WorkloadConfig{.dataset = "multi-turn", .num_users = kMost},
+        WorkloadConfig{.dataset = "multi-turn", .shared_system_len = kMost},
         WorkloadConfig{.dataset = "generated-shared-prefix", .gsp_system_len = kMost}}) {
     const auto work = make_workload(config);
     EXPECT_EQ(work.status().code(), Code::kInvalidArgument);
