@@ -75,7 +75,7 @@ class Copies {
   std::optional<Clock::time_point> next_deadline() const;
 
   double load_bytes_per_second() const;
-  void fill(EngineStats& stats) const;
+  void fill(EngineStats& stats) const;  // any thread
 
  private:
   void store(sched::CacheWork::Store store, const Answers& answers);

@@ -126,9 +126,15 @@ class EngineImpl final : public Engine {
   std::string resolution_table() const override { return loaded_.resolution_table; }
 
   EngineStats stats() const override {
-    std::lock_guard lock(stats_mutex_);
-    EngineStats stats = stats_;
-    stats.generation_throughput = throughput_.per_second(Clock::now());
+    EngineStats stats;
+    {
+      std::lock_guard lock(stats_mutex_);
+      stats = stats_;
+      stats.generation_throughput = throughput_.per_second(Clock::now());
+    }
+    // As it is now: copies and pinning go on where no step does.
+    if (loaded_.copies) loaded_.copies->fill(stats);
+    stats.hicache.held_steps = loaded_.runner->held_steps();
     return stats;
   }
 
@@ -348,10 +354,6 @@ class EngineImpl final : public Engine {
       stats.attention_routes.push_back({attention::phase_name(r.phase), r.backend,
                                         attention::path_name(r.path), r.count, r.fallback});
     stats.host_seconds = host_seconds_;
-    if (loaded_.copies) {
-      loaded_.copies->fill(stats);
-      stats.hicache.held_steps = loaded_.runner->held_steps();
-    }
     stats.device_failure = loaded_.stream->status().message();
     {
       std::lock_guard lock(mutex_);
