@@ -2,7 +2,6 @@
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,12 +47,6 @@ int64_t within_group(int64_t available, const std::string& limit_file, const std
   // Cached files count as used, and go when memory is short.
   const int64_t cache = std::max<int64_t>(0, read_number(stat_file, "inactive_file "));
   return std::min(available, limit - std::max<int64_t>(0, used - cache));
-}
-
-std::string lock_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return cat(", and `ulimit -l`, now ", limit.rlim_cur / 1024, " KiB, is raised");
 }
 
 // One thread's share of a pool's touching; a byte of each page is enough, and the kernel clears.
@@ -185,10 +178,9 @@ Status HostPool::pin(size_t i) {
     pinned_[part] = true;
     return {};
   }
-  return {status.code(),
-          cat("the host pool stays at ", ready_slots(), " of ", config_.num_slots,
-              " pages: ", status.message(),
-              ": it fits when --hicache-size or --hicache-ratio is lowered", lock_limit())};
+  return {status.code(), cat("the host pool stays at ", ready_slots(), " of ", config_.num_slots,
+                             " pages: ", status.message(),
+                             ": it fits when --hicache-size or --hicache-ratio is lowered")};
 }
 
 // Slots that every stripe has pinned, from the first on.
