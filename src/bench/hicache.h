@@ -30,7 +30,7 @@ struct HicacheRow {
   HicacheCase what;
   double alone = 0, beside = 0;  // bytes/s, both directions together
   double slowdown = 0;           // of the reader; 0: none was beside (CPU)
-  double small_copy = 0;         // s, the median of a 16 KiB copy to the device beside it; GPU
+  double small_copy = 0;  // s, what 99 % of 16 KiB copies to the device stay under beside it; GPU
 };
 
 class HicacheBench {

@@ -2,7 +2,6 @@
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,12 +24,6 @@ constexpr int64_t kPage = 4096, kLeastPart = 16 << 20, kMostPart = 512 << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
-}
-
-std::string lock_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return cat(", and `ulimit -l`, now ", limit.rlim_cur / 1024, " KiB, is raised");
 }
 
 // One thread's share of a pool's touching; a byte of each page is enough, and the kernel clears.
@@ -156,10 +149,9 @@ Status HostPool::pin(size_t i) {
     pinned_[part] = true;
     return {};
   }
-  return {status.code(),
-          cat("the host pool stays at ", ready_slots(), " of ", config_.num_slots,
-              " pages: ", status.message(),
-              ": it fits when --hicache-size or --hicache-ratio is lowered", lock_limit())};
+  return {status.code(), cat("the host pool stays at ", ready_slots(), " of ", config_.num_slots,
+                             " pages: ", status.message(),
+                             ": it fits when --hicache-size or --hicache-ratio is lowered")};
 }
 
 // Slots that every stripe has pinned, from the first on.

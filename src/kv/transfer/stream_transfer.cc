@@ -40,8 +40,9 @@ namespace {
 
 // Measured on an H200: a chunk begins and ends with little on its way, which costs some 6 us, and
 // small copies of other streams wait for none (16 KiB: 12 to 17 us beside them, 10 alone).
-constexpr int64_t kChunkBytes = 16 << 20;
-constexpr int32_t kChunks = 3;
+constexpr int64_t kChunkBytes = 32 << 20;
+constexpr int32_t kChunks = 2;
+constexpr double kKernelRate = 40e9;  // below what the kernel keeps to by itself
 
 ops::KvCopyRows rows(const KvGeometry& g, int64_t offset, int64_t head_stride, int64_t token_stride,
                      int32_t dim) {
@@ -254,6 +255,9 @@ ops::KvCopyParams StreamTransfer::params(Way way, const Job& job, const Chunk& c
   p.layers = chunk.layers;
   p.bad = lanes_[way].bad;
   p.tuning = way == kSave ? config_.tuning.save : config_.tuning.load;
+  // Evenly, instead of a chunk at the full rate now and then.
+  if (config_.bytes_per_second > 0 && config_.bytes_per_second < kKernelRate)
+    p.tuning.bytes_per_second = config_.bytes_per_second;
   return p;
 }
 

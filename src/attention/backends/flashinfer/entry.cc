@@ -36,7 +36,8 @@ Capabilities capabilities() {
     (is_built(c.head_dims.front().qk, dtype) ? c.kv_dtypes : c.unbuilt.kv_dtypes).push_back(dtype);
   c.unbuilt.option = "-DATTUNE_CUDA_KERNELS=full";
   c.window = c.soft_cap = c.tree_mask = c.lse_out = true;
-  c.batch_invariant = false;  // tiles follow the batch, and a phase's differ from another's
+  c.batch_invariant = false;       // tiles follow the batch, and a phase's differ from another's
+  c.tolerates_host_copies = true;  // tests/gpu/hicache_soak_gpu_test.cc
   c.pdl = true;
   return c;
 }

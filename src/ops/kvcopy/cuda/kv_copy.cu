@@ -74,18 +74,37 @@ __device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void fetch(uint32_t to, const char* from, uint32_t bytes,
-                                      uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+// `policy`: of the L2 cache; 0: the usual one.
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
-__device__ __forceinline__ void put(char* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
+__device__ __forceinline__ void fetch(uint32_t to, const char* from, uint32_t bytes,
+                                      uint32_t barrier, uint64_t policy) {
+  if (policy == 0)
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
+}
+__device__ __forceinline__ void put(char* to, uint32_t from, uint32_t bytes, uint64_t policy) {
+  if (policy == 0)
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to),
+        "r"(from), "r"(bytes), "l"(policy)
+        : "memory");
 }
 
 // Until at most kPending groups of this thread's stores are still reading, or being written.
@@ -123,7 +142,8 @@ class Mover {
         step_(step),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         to_host_(args.p.to_host),
-        tile_bytes_(args.tile_bytes) {}
+        tile_bytes_(args.tile_bytes),
+        policy_(args.p.tuning.evict_first ? evict_first_policy() : 0) {}
 
   // Of this mover's tiles the ones from k on.
   __device__ void describe(int32_t k) const {
@@ -139,11 +159,11 @@ class Mover {
     if (lane_ == 0) expect(b, size.bytes);
     if constexpr (!kStrips) {
       if (lane_ == 0 && size.bytes > 0)
-        fetch(to, to_host_ ? tile.device : tile.host, size.bytes, b);
+        fetch(to, to_host_ ? tile.device : tile.host, size.bytes, b, policy_);
     } else {
       __syncwarp();
       const auto get = [&](char* global, uint32_t at, uint32_t bytes) {
-        fetch(to + at, global, bytes, b);
+        fetch(to + at, global, bytes, b, policy_);
       };
       to_host_ ? for_device_rows(tile, size, get) : for_host_strips(tile, size, get);
     }
@@ -154,10 +174,11 @@ class Mover {
     const Tile tile = kept_.tiles[k % kKept];
     const uint32_t from = ring_ + slot * tile_bytes_;
     if constexpr (!kStrips) {
-      if (lane_ == 0 && size.bytes > 0) put(to_host_ ? tile.host : tile.device, from, size.bytes);
+      if (lane_ == 0 && size.bytes > 0)
+        put(to_host_ ? tile.host : tile.device, from, size.bytes, policy_);
     } else {
       const auto set = [&](char* global, uint32_t at, uint32_t bytes) {
-        put(global, from + at, bytes);
+        put(global, from + at, bytes, policy_);
       };
       to_host_ ? for_host_strips(tile, size, set) : for_device_rows(tile, size, set);
     }
@@ -229,6 +250,7 @@ class Mover {
   const int lane_;
   const bool to_host_;
   const int32_t tile_bytes_;
+  const uint64_t policy_;
 };
 
 // The pages out of the parameters: all threads at once, since one after the other each would take
@@ -370,15 +392,31 @@ int64_t word_bytes(const KvCopyParams& p) {
   return 1;
 }
 
+// Measured on an H200 beside a kernel that reads its memory at the full rate (attune bench hicache;
+// docs/hicache.md has the figures). Rates are below what the link, PCIe 5 x16, takes: stores to the
+// host at its limit of 52 GB/s slow the reader by 5 to 10 %, at 48 by 2.5 %.
+KvCopyTuning measured(const KvCopyParams& p) {
+  const bool small = p.tokens == 0 && p.piece_bytes < (16 << 10);
+  if (p.to_host) {
+    if (p.tokens > 0) return {8, 2, 16384, 3, 1, false, false, 48e9};
+    if (small) return {8, 1, 4096, 24, 8, false, false, 46e9};
+    return {6, 1, 16384, 6, 3, false, false, 48e9};
+  }
+  if (small) return {8, 4, 4096, 6, 1, false, false, 46e9};
+  return {8, 2, 16384, 3, 1, false, false, 50e9};
+}
+
 KvCopyTuning tuned(const KvCopyParams& p) {
-  KvCopyTuning t = p.tuning;
-  if (t.ctas == 0) t.ctas = p.to_host ? 4 : 6;
-  if (t.warps == 0) t.warps = 1;
-  if (t.tile_bytes == 0) t.tile_bytes = 16 << 10;
-  if (t.slots == 0) t.slots = 6;
-  if (t.stores == 0) t.stores = 3;
-  t.warps = std::clamp(t.warps, 1, kMostWarps);
-  return t;
+  const KvCopyTuning &asked = p.tuning, best = measured(p);
+  const auto or_best = [](auto a, auto b) { return a > 0 ? a : b; };
+  return {or_best(asked.ctas, best.ctas),
+          std::clamp(or_best(asked.warps, best.warps), 1, kMostWarps),
+          or_best(asked.tile_bytes, best.tile_bytes),
+          or_best(asked.slots, best.slots),
+          or_best(asked.stores, best.stores),
+          asked.await_writes,
+          asked.evict_first,
+          or_best(asked.bytes_per_second, best.bytes_per_second)};
 }
 
 template <int kPages>
