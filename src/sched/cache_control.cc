@@ -39,12 +39,13 @@ void CacheControl::on_copied(uint64_t op, bool ok) {
   copies_.erase(found);
   switch (copy.transfer.kind()) {
     case kv::PageTransfer::Kind::kFetch:
-      return arrived(std::move(copy), ok);
+      return arrived(op, std::move(copy), ok);
     case kv::PageTransfer::Kind::kStore:
       --stores_;
       break;
     default:
       --saves_;
+      saves_fail_ = !ok;
   }
   index_.finish(std::move(copy.transfer), ok);
 }
@@ -94,7 +95,7 @@ void CacheControl::on_matched(uint64_t op, int32_t pages) {
 }
 
 void CacheControl::pump(RequestId request, Prefetch& p) {
-  while (!p.stopped && p.outstanding < kMostFetches &&
+  while (!p.stopped && std::ssize(p.under_way) < kMostFetches &&
          p.issued < static_cast<int32_t>(p.pages.size())) {
     auto fetch = index_.begin_fetch();
     if (!fetch) {  // the host is full of pages in use: what has come is all
@@ -104,22 +105,23 @@ void CacheControl::pump(RequestId request, Prefetch& p) {
     work_.fetches.push_back(
         {++ops_, p.pages[static_cast<size_t>(p.issued)], fetch->transfer.host_slot()});
     copies_[ops_] = {std::move(fetch->transfer), std::move(fetch->page), request, p.issued};
-    ++p.issued, ++p.outstanding;
+    ++p.issued;
+    p.under_way.insert(ops_);
   }
 }
 
 // Pages are put in place in their order; behind one that does not come none is of use.
-void CacheControl::arrived(Copy copy, bool ok) {
+void CacheControl::arrived(uint64_t op, Copy copy, bool ok) {
   index_.finish(std::move(copy.transfer), ok);
   const auto it = prefetches_.find(copy.request);
   if (it == prefetches_.end()) return;  // cut: the page goes
   Prefetch& p = it->second;
-  --p.outstanding;
+  p.under_way.erase(op);
   if (ok) {
     p.arrived.emplace(copy.page, std::move(copy.fetched));
   } else if (!p.stopped) {
     p.stopped = true;
-    cancel_fetches(copy.request);
+    cancel_fetches(p);
   }
   const auto page_size = static_cast<size_t>(pool_.page_size());
   while (!p.arrived.empty() && p.arrived.begin()->first == p.inserted) {
@@ -138,28 +140,24 @@ void CacheControl::arrived(Copy copy, bool ok) {
 void CacheControl::end_if_over(Prefetches::iterator it) {
   const Prefetch& p = it->second;
   const bool all = p.stopped || p.issued == static_cast<int32_t>(p.pages.size());
-  if (!p.matched || !all || p.outstanding > 0) return;
+  if (!p.matched || !all || !p.under_way.empty()) return;
   prefetching_ -= static_cast<int64_t>(p.pages.size());
   prefetches_.erase(it);
 }
 
-void CacheControl::cancel_fetches(RequestId request) {
-  for (const auto& [op, copy] : copies_)
-    if (copy.request == request && copy.transfer) work_.cancelled.push_back(op);
+void CacheControl::cancel_fetches(const Prefetch& p) {
+  work_.cancelled.insert(work_.cancelled.end(), p.under_way.begin(), p.under_way.end());
 }
 
-bool CacheControl::may_admit(RequestId request) {
-  if (!prefetches_.contains(request)) return true;
-  if (config_.prefetch != PrefetchPolicy::kBestEffort) return false;
-  cut_prefetch(request);
-  return true;
+bool CacheControl::may_admit(RequestId request) const {
+  return config_.prefetch == PrefetchPolicy::kBestEffort || !prefetches_.contains(request);
 }
 
 void CacheControl::cut_prefetch(RequestId request) {
   const auto it = prefetches_.find(request);
   if (it == prefetches_.end()) return;
   ++counters_.prefetches_cut;
-  cancel_fetches(request);
+  cancel_fetches(it->second);
   prefetching_ -= static_cast<int64_t>(it->second.pages.size());
   prefetches_.erase(it);
 }
@@ -178,11 +176,12 @@ int32_t CacheControl::ahead() const {
   return std::max(1, pool_.total() / kAheadPart);
 }
 
-// A request waits for copies of what it would drive out; the steps of others go on.
+// A request waits for copies of what it would drive out, but not for a link that is down; the steps
+// of others go on.
 bool CacheControl::may_take(int32_t pages) {
   if (!config_.write_back || stopped_ || pages <= index_.spare()) return true;
   index_.save_ahead(pages + ahead());
-  return saves_ == 0 && !(index_.wants_copies() && index_.can_save());
+  return saves_ == 0 && (saves_fail_ || !(index_.wants_saves() && index_.can_save()));
 }
 
 // ---- from the host -----------------------------------------------------------------------------

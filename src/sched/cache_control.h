@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -31,8 +32,8 @@ class CacheControl {
 
   // Looks for a new request's pages in storage. `tokens`: those that need not be computed if found.
   void prefetch(RequestId request, std::span<const TokenId> tokens, const kv::PrefixSalt& salt);
-  // By the policy; with kBestEffort its prefetch ends here.
-  bool may_admit(RequestId request);
+  // By the policy.
+  bool may_admit(RequestId request) const;
   // Its prefetch ends with what has come.
   void cut_prefetch(RequestId request);
   // Pages of it that came from storage so far.
@@ -54,7 +55,8 @@ class CacheControl {
     kv::PrefixSalt salt;
     int32_t first = 0;                    // pages that were there already
     std::vector<kv::PageIdentity> pages;  // of those from `first` on
-    int32_t issued = 0, inserted = 0, outstanding = 0;
+    int32_t issued = 0, inserted = 0;
+    std::set<uint64_t> under_way;              // copies
     std::map<int32_t, kv::OwnedPage> arrived;  // behind one that has not
     bool matched = false, stopped = false;
   };
@@ -68,9 +70,9 @@ class CacheControl {
 
   int32_t ahead() const;
   void pump(RequestId request, Prefetch& p);
-  void arrived(Copy copy, bool ok);
+  void arrived(uint64_t op, Copy copy, bool ok);
   void end_if_over(Prefetches::iterator it);
-  void cancel_fetches(RequestId request);
+  void cancel_fetches(const Prefetch& p);
 
   CacheConfig config_;
   kv::PagePool& pool_;
@@ -83,6 +85,7 @@ class CacheControl {
   uint64_t ops_ = 0;
   int32_t saves_ = 0, stores_ = 0;
   bool stopped_ = false;
+  bool saves_fail_ = false;  // the last one did
   int64_t prefetching_ = 0;  // pages asked for
   HiCacheStats counters_;
 };

@@ -275,6 +275,7 @@ Scheduler::Impl::Admitted Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan
 
   if (cache_ && !cache_->may_take(pages)) return Admitted::kNoRoom;
 
+  if (cache_) cache_->cut_prefetch(s.id);
   if (pages > pool_.free()) index_->evict(pages - pool_.free());
   kv::PageReservation reservation = *pool_.reserve(pages);
   if (loads > 0) load_pages(s, seat, loads, reservation, plan);

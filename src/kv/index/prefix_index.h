@@ -179,7 +179,8 @@ class PrefixIndex {
   // before a stop.
   void want_all();
   void forget_stored();  // storage has been emptied
-  bool wants_copies() const { return !to_save_.empty() || !to_store_.empty(); }
+  bool wants_saves() const { return !to_save_.empty(); }
+  bool wants_copies() const { return wants_saves() || !to_store_.empty(); }
 
   // The names by which storage knows the pages of `tokens` from page `first` on.
   // REQUIRES: storage
