@@ -66,7 +66,8 @@ wait_ready() {
 
 stop() {
   [[ -z ${server:-} ]] && return
-  kill "$server" 2>/dev/null && wait "$server" 2>/dev/null || true
+  kill "$server" 2>/dev/null || true
+  wait "$server" 2>/dev/null || true
   server=
 }
 trap stop EXIT
