@@ -11,6 +11,8 @@ namespace {
 constexpr int32_t kMostSaves = 64, kMostStores = 32, kMostFetches = 32;
 // Part of the host pool, beyond a device pool's worth, that prefetches may fill (SGLang's).
 constexpr double kMostPrefetched = 0.8;
+// So many saves that fail in a row mean that waiting for one is no use.
+constexpr int32_t kLinkDown = 16;
 // Part of the device that can go without loss at any time, with kWriteBack.
 constexpr int32_t kAheadPart = 8;
 
@@ -45,7 +47,7 @@ void CacheControl::on_copied(uint64_t op, bool ok) {
       break;
     default:
       --saves_;
-      saves_fail_ = !ok;
+      failed_saves_ = ok ? 0 : failed_saves_ + 1;
   }
   index_.finish(std::move(copy.transfer), ok);
 }
@@ -181,7 +183,8 @@ int32_t CacheControl::ahead() const {
 bool CacheControl::may_take(int32_t pages) {
   if (!config_.write_back || stopped_ || pages <= index_.spare()) return true;
   index_.save_ahead(pages + ahead());
-  return saves_ == 0 && (saves_fail_ || !(index_.wants_saves() && index_.can_save()));
+  if (failed_saves_ >= kLinkDown) return true;
+  return saves_ == 0 && !(index_.wants_saves() && index_.can_save());
 }
 
 // ---- from the host -----------------------------------------------------------------------------

@@ -84,8 +84,8 @@ class CacheControl {
   std::unordered_map<RequestId, int32_t> fetched_;  // pages, of requests not yet admitted
   uint64_t ops_ = 0;
   int32_t saves_ = 0, stores_ = 0;
+  int32_t failed_saves_ = 0;  // in a row
   bool stopped_ = false;
-  bool saves_fail_ = false;  // the last one did
   int64_t prefetching_ = 0;  // pages asked for
   HiCacheStats counters_;
 };

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 namespace attune::kv {
 namespace {
@@ -200,6 +201,167 @@ TEST(BugD29, HashesAreKeyedByTheProcess) {
   EXPECT_EQ(a.index.hash(PageId(0), t), same.index.hash(PageId(0), t));
   EXPECT_NE(a.index.hash(PageId(0), t), a.index.hash(PageId(1), t));
   EXPECT_NE(random_hash_seed(), random_hash_seed());
+}
+
+// ---- with a host tier --------------------------------------------------------------------------
+
+struct Tiered {
+  Tiered(int32_t device, int32_t host, int32_t page_size, TierPlan tiers = {})
+      : pool(device + 1, page_size, host),
+        index(pool, make_lru_policy, {"model-1", "f32", "hnd"}, {1, 2}, std::move(tiers)),
+        salt(index.salt("", "")) {
+    pool.open_host(host);
+  }
+  void put(const Tokens& tokens) {
+    const auto page_size = static_cast<size_t>(pool.page_size());
+    PrefixPin pin = index.match(tokens, salt).pin;
+    for (size_t at = size_t(pin.pages()) * page_size; at + page_size <= tokens.size();
+         at += page_size) {
+      if (pool.free() == 0) index.evict(1);
+      auto page = pool.reserve(1);
+      if (!page) return;
+      index.extend(pin, salt, std::span(tokens).subspan(at, page_size), page->take());
+    }
+  }
+  void save_all(bool complete = true) {
+    for (auto saves = index.begin_saves(1000); !saves.empty(); saves = index.begin_saves(1000))
+      for (PageTransfer& save : saves) index.finish(std::move(save), complete);
+  }
+
+  PagePool pool;
+  PrefixIndex index;
+  PrefixSalt salt;
+};
+
+// However hard the pool is pressed, nobody gets a slot that a load reads or fills.
+TEST(BugD02, BothEndsOfALoadStayUntilItEnds) {
+  Tiered c(4, 4, 1);
+  c.put(iota(3));
+  c.save_all();
+  ASSERT_EQ(c.index.evict(4), 3);
+  PrefixMatch found = c.index.match(iota(3), c.salt);
+  ASSERT_EQ(found.host_pages, 3);
+  auto fresh = c.pool.reserve(3);
+  auto loads = c.index.load(found.pin, c.salt, iota(3), 3, *fresh);
+  std::set<int32_t> slots, host_slots;
+  for (const PageTransfer& load : loads) {
+    slots.insert(load.slot().value);
+    host_slots.insert(load.host_slot().value);
+  }
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(c.index.evict(10), 0);
+    auto rest = c.pool.reserve(1);
+    ASSERT_TRUE(rest);
+    EXPECT_FALSE(slots.contains(rest->take().slot().value));
+    EXPECT_FALSE(c.pool.reserve(2));
+    auto fetch = c.index.begin_fetch();
+    ASSERT_TRUE(fetch);
+    EXPECT_FALSE(host_slots.contains(fetch->transfer.host_slot().value));
+    EXPECT_FALSE(c.index.begin_fetch());
+  }
+  EXPECT_TRUE(c.index.match(iota(3), c.salt).loading);
+  for (PageTransfer& load : loads) c.index.finish(std::move(load), true);
+  EXPECT_EQ(c.index.match(iota(3), c.salt).slots.size(), 3u);
+  EXPECT_EQ(c.index.check(), "");
+}
+
+// A host with too little room, every third copy fails: check() says that each page is ready
+// somewhere.
+TEST(BugD04, AFailedSaveIsNoCopy) {
+  for (const auto write : {WritePolicy::kWriteThrough, WritePolicy::kWriteBack}) {
+    Tiered c(12, 5, 2, {.write = write});
+    std::mt19937 rng(4);
+    int saves = 0;
+    for (int i = 0; i < 3000; ++i) {
+      Tokens t(2 + rng() % 12);
+      for (TokenId& id : t) id = TokenId(rng() % 2);
+      c.put(t);
+      c.index.save_ahead(4);
+      for (PageTransfer& save : c.index.begin_saves(3)) {
+        const PageId id = save.id();
+        const bool fails = ++saves % 3 == 0;
+        c.index.finish(std::move(save), !fails);
+        ASSERT_EQ(c.pool.host_state(id) == PageState::kReady, !fails);
+      }
+      c.index.evict(int32_t(rng() % 5));
+      ASSERT_EQ(c.index.check(), "");
+    }
+    EXPECT_GT(saves, 100);
+  }
+}
+
+TEST(BugD11, ShortKeysGoThroughTheTiersToo) {
+  for (int32_t n = 0; n <= 130; ++n) {
+    Tiered c(4, 4, 64, {.storage = true});
+    c.put(iota(n));
+    c.save_all();
+    EXPECT_EQ(c.index.begin_stores(10).size(), size_t(n / 64));
+    c.index.evict(4);
+    EXPECT_EQ(c.index.match(iota(n), c.salt).host_pages, n / 64);
+    EXPECT_EQ(c.index.identities(iota(n), c.salt, 0).size(), size_t(n / 64));
+    EXPECT_EQ(c.index.check(), "");
+  }
+}
+
+TEST(BugD26, APageFromStorageIsMatchedByItsTokens) {
+  Tiered c(4, 4, 2, {.storage = true});
+  c.index.use_constant_hash_for_test();
+  for (const TokenId last : {5, 6}) {
+    auto fetch = c.index.begin_fetch();
+    c.index.finish(std::move(fetch->transfer), true);
+    c.index.insert_fetched(Tokens{4, last}, c.salt, std::move(fetch->page));
+  }
+  EXPECT_EQ(c.index.peek(Tokens{4, 5}, c.salt), 2);
+  EXPECT_EQ(c.index.peek(Tokens{4, 6}, c.salt), 2);
+  EXPECT_EQ(c.index.peek(Tokens{4, 7}, c.salt), 0);
+  EXPECT_EQ(c.index.peek(Tokens{4, 5}, c.index.salt("", "b")), 0);
+}
+
+TEST(BugD28, NamesInStorageAreOfTheContent) {
+  Tiered c(4, 4, 2, {.storage = true, .root_salt = "r"});
+  Tiered same(4, 4, 2, {.storage = true, .root_salt = "r"});
+  Tiered other(4, 4, 2, {.storage = true, .root_salt = "s"});
+  const auto names = [](const Tiered& of, const char* adapter) {
+    return of.index.identities(Tokens{1, 2, 3, 4}, of.index.salt(adapter, ""), 0);
+  };
+  EXPECT_EQ(names(c, "sha-1"), names(same, "sha-1"));
+  EXPECT_NE(names(c, "sha-1")[1].key, names(c, "sha-2")[1].key);
+  EXPECT_NE(names(c, "sha-1")[1].key, names(other, "sha-1")[1].key);  // BugD29: per storage
+}
+
+TEST(BugD39, WhatIsInTheHostIsMatched) {
+  for (const auto write :
+       {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective, WritePolicy::kWriteBack}) {
+    Tiered c(8, 8, 2, {.write = write});
+    c.put(iota(10));
+    c.index.match(iota(10), c.salt);
+    c.index.save_ahead(8);
+    c.save_all();
+    EXPECT_EQ(c.index.evict(8), 5);
+    EXPECT_EQ(c.pool.free(), 8);
+    const PrefixMatch found = c.index.match(iota(10), c.salt);
+    EXPECT_EQ(found.host_pages, 5);
+    EXPECT_FALSE(found.pin.pages());
+  }
+}
+
+// 128k tokens: no walk is longer than the path, and none goes deep into the stack.
+TEST(PrefixIndex, LongPathsGoThroughTheTiers) {
+  constexpr int32_t kPages = 8192;
+  Tiered c(kPages, kPages, 16);
+  const Tokens tokens = iota(kPages * 16);
+  c.put(tokens);
+  c.save_all();
+  ASSERT_EQ(c.index.evict(kPages), kPages);
+  PrefixMatch found = c.index.match(tokens, c.salt);
+  ASSERT_EQ(found.host_pages, kPages);
+  auto fresh = c.pool.reserve(kPages);
+  for (PageTransfer& load : c.index.load(found.pin, c.salt, tokens, kPages, *fresh))
+    c.index.finish(std::move(load), true);
+  found.pin.reset();
+  EXPECT_EQ(c.index.match(tokens, c.salt).pin.pages(), kPages);
+  c.index.clear();
+  EXPECT_EQ(c.index.pages(), 0);
 }
 
 }  // namespace

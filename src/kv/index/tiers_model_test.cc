@@ -450,7 +450,7 @@ uint64_t schedules() {
 
 class Schedules : public ::testing::TestWithParam<WritePolicy> {};
 
-TEST_P(Schedules, NoLeakNoDoubleUseNoReadBeforeReady) {
+TEST_P(Schedules, BugD05NoLeakNoDoubleUseNoReadBeforeReady) {
   Seen seen;
   for (uint64_t seed = 0; seed < schedules(); ++seed)
     ASSERT_TRUE(Trial(GetParam(), seed, seen).go()) << "seed " << seed;
