@@ -330,7 +330,9 @@ void PrefixIndex::unhold(PageId id, bool used) {
 void PrefixIndex::use(PageId id, uint64_t now, int32_t priority) {
   for (EvictionPolicy* policy : policies_) policy->on_use(id, now, priority);
   const int needed = tiers_.write == WritePolicy::kWriteThroughSelective ? 2 : 1;
-  if (++node(id).uses >= needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
+  int& uses = node(id).uses;
+  uses = std::min(uses + 1, needed);
+  if (uses == needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
 }
 
 void PrefixIndex::tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable) {
@@ -339,16 +341,21 @@ void PrefixIndex::tell(EvictionPolicy& policy, PageId id, bool& known, bool evic
   evictable ? policy.on_evictable(id) : policy.on_kept(id);
 }
 
-// After any change of a node: what is counted and what the policies know of it follow.
+// After any change of a node: what is counted and what the policies know of it follow, there and as
+// far up as it matters.
 void PrefixIndex::update(PageId id) {
+  while (update_one(id)) id = node(id).parent;
+}
+
+// Whether its parent's counts have changed.
+bool PrefixIndex::update_one(PageId id) {
   Node& n = node(id);
   const bool there = n.live && n.page.state() != PageState::kAbsent;
   const bool ready = n.live && n.page.state() == PageState::kReady && n.holds == 0;
   const bool clean = n.live && n.page.host_state() == PageState::kReady;
+  const bool dirty = ready && (!clean || n.dirty_children > 0);
   evictable_ += ready - n.evictable;
   n.evictable = ready;
-  dirty_ += (ready && !clean) - n.dirty;
-  n.dirty = ready && !clean;
   const bool leaf = ready && n.resident_children == 0;
   tell(*policy_, id, n.leaf, leaf);
   if (clean_policy_) tell(*clean_policy_, id, n.clean_leaf, leaf && clean);
@@ -357,15 +364,19 @@ void PrefixIndex::update(PageId id) {
   tell(*unsaved_policy_, id, n.unsaved_leaf, ready && unsaved && n.unsaved_children == 0);
   tell(*host_policy_, id, n.host_leaf,
        clean && !there && n.holds == 0 && n.children == 0 && !pool_.in_transfer(id));
-  if (n.resident == there && n.unsaved == unsaved) return;
-  const int32_t more = there - n.resident, more_unsaved = unsaved - n.unsaved;
+  if (n.resident == there && n.unsaved == unsaved && n.dirty == dirty) return false;
+  const int32_t more = there - n.resident, more_unsaved = unsaved - n.unsaved,
+                more_dirty = dirty - n.dirty;
   resident_ += more;
+  dirty_ += more_dirty;
   n.resident = there;
   n.unsaved = unsaved;
-  if (is_root(n.parent)) return;
+  n.dirty = dirty;
+  if (is_root(n.parent)) return false;
   node(n.parent).resident_children += more;
   node(n.parent).unsaved_children += more_unsaved;
-  update(n.parent);
+  node(n.parent).dirty_children += more_dirty;
+  return true;
 }
 
 }  // namespace attune::kv

@@ -214,12 +214,14 @@ class PrefixIndex {
     int32_t first_child = -1, next_sibling = -1, previous_sibling = -1;
     int32_t children = 0, resident_children = 0;
     int32_t unsaved_children = 0;  // on the device alone, and no copy is wanted yet
-    int32_t holds = 0;             // pins on it + children on a held path
-    int32_t uses = 0;
+    int32_t dirty_children = 0;
+    int32_t holds = 0;  // pins on it + children on a held path
+    int32_t uses = 0;   // as many as the write policy asks about
     bool live = false;
     bool stored = false;  // storage has it or just gets it, as far as known
     bool wanted = false;  // in to_save_
-    // What is counted, and known to the policies.
+    // What is counted, and known to the policies. Dirty: cannot go without the loss of it or of a
+    // page below it.
     bool resident = false, evictable = false, dirty = false, unsaved = false;
     bool leaf = false, clean_leaf = false, unsaved_leaf = false, host_leaf = false;
   };
@@ -258,6 +260,7 @@ class PrefixIndex {
   void want_store(PageId id);
   void use(PageId id, uint64_t now, int32_t priority = 0);
   void update(PageId id);
+  bool update_one(PageId id);
   void tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable);
   void hold(PageId id);
   void unhold(PageId id, bool used = true);

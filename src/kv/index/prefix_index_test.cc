@@ -345,6 +345,21 @@ TEST(BugD39, WhatIsInTheHostIsMatched) {
   }
 }
 
+TEST(PrefixIndex, WhatIsSpareGoesWithoutLoss) {
+  Tiered c(8, 8, 1, {.write = WritePolicy::kWriteBack});
+  c.put(iota(3));
+  c.index.save_ahead(8);
+  c.save_all();
+  EXPECT_EQ(c.index.spare(), 8);
+  c.put(iota(4));  // the last one is on the device alone, and has to go first
+  EXPECT_EQ(c.index.spare(), 4);
+  c.index.save_ahead(8);
+  c.save_all();
+  EXPECT_EQ(c.index.spare(), 8);
+  c.index.evict(8);
+  EXPECT_EQ(c.index.match(iota(4), c.salt).host_pages, 4);
+}
+
 // 128k tokens: no walk is longer than the path, and none goes deep into the stack.
 TEST(PrefixIndex, LongPathsGoThroughTheTiers) {
   constexpr int32_t kPages = 8192;

@@ -251,7 +251,10 @@ class TiersModel {
     must(index_.pages() == size(present_), "the index has other pages than the pool");
     must(index_.cached() == size(resident_), "wrong count of pages on the device");
     must(index_.evictable() == size(ready_ & ~held_), "wrong count of evictable pages");
-    must(index_.spare() == pool_.free() + size(ready_ & ~held_ & saved_),
+    Codes lossy = 0;  // what would take an unsaved page along
+    for (Codes left = ready_ & ~held_ & ~saved_; left != 0; left &= left - 1)
+      lossy |= path(static_cast<Code>(std::countr_zero(left)));
+    must(index_.spare() == pool_.free() + size(ready_ & ~held_ & ~lossy),
          "wrong count of spare pages");
     must(index_.can_save() == (pool_.host_free() > 0 || host_victims() != 0),
          "wrong about room in the host");
