@@ -42,7 +42,9 @@ namespace {
 // small copies of other streams wait for none (16 KiB: 12 to 17 us beside them, 10 alone).
 constexpr int64_t kChunkBytes = 32 << 20;
 constexpr int32_t kChunks = 2;
-constexpr double kKernelRate = 40e9;  // below what the kernel keeps to by itself
+// The kernel keeps to a rate by itself (ops/kvcopy): to this one while pages go both ways, since
+// reads of host memory queue behind stores to it; and at most to this one.
+constexpr double kRateOfBoth = 40e9, kKernelRate = 50e9;
 
 ops::KvCopyRows rows(const KvGeometry& g, int64_t offset, int64_t head_stride, int64_t token_stride,
                      int32_t dim) {
@@ -87,6 +89,9 @@ StreamTransfer::StreamTransfer(const TransferConfig& config, device::Device& dev
       shape_(shape_of(config)) {
   const TransferTuning& t = config.tuning;
   chunk_bytes_ = t.chunk_bytes > 0 ? t.chunk_bytes : kChunkBytes;
+  if (t.chunk_bytes == 0 && config.bytes_per_second > 0)  // of a few ms, whatever the rate
+    chunk_bytes_ = std::clamp(static_cast<int64_t>(config.bytes_per_second * 2e-3),
+                              int64_t{1} << 20, kChunkBytes);
   chunks_ = t.chunks > 0 ? t.chunks : kChunks;
   for (int way = 0; way < kWays; ++way) {
     lanes_[way].stream = device.create_copy_stream();
@@ -203,11 +208,13 @@ bool StreamTransfer::submit_next(Way way, bool forced) {
   Lane& lane = lanes_[way];
   JobPtr job;
   Chunk chunk;
+  double rate = 0;
   {
     std::lock_guard lock(mutex_);
     if (lane.queue.empty() || (!forced && !may_submit(lane, Clock::now()))) return false;
     job = lane.queue.front();
     if (job->status.ok()) job->status = lane.stream->status();
+    rate = kernel_rate(lanes_[1 - way].in_flight > 0, forced);
     const bool nothing = job->chunks.done() || !job->status.ok();
     if (!nothing) chunk = job->chunks.next();
     job->handed_over = nothing || job->chunks.done();
@@ -222,7 +229,7 @@ bool StreamTransfer::submit_next(Way way, bool forced) {
   }
   if (!std::exchange(job->begun, true)) begin(way, *job);
   if (auto resumed = std::exchange(lane.resumed, nullptr)) lane.stream->wait(std::move(resumed));
-  if (chunk.pages > 0) copy(way, *job, chunk);
+  if (chunk.pages > 0) copy(way, *job, chunk, rate);
   auto end = lane.stream->record();
   {
     std::lock_guard lock(mutex_);
@@ -236,6 +243,14 @@ bool StreamTransfer::submit_next(Way way, bool forced) {
   return true;
 }
 
+// What the kernel is to keep to; 0: what it does by itself.
+double StreamTransfer::kernel_rate(bool both_ways, bool forced) const {
+  const double usual = both_ways ? kRateOfBoth : 0, most = config_.bytes_per_second;
+  if (forced || most == 0) return usual;
+  // Evenly, instead of a chunk at the full rate now and then.
+  return std::min(most, both_ways ? kRateOfBoth : kKernelRate);
+}
+
 void StreamTransfer::begin(Way way, Job& job) {
   device::Stream& stream = *lanes_[way].stream;
   sort_for_runs(job.pages);
@@ -246,7 +261,8 @@ void StreamTransfer::begin(Way way, Job& job) {
   });
 }
 
-ops::KvCopyParams StreamTransfer::params(Way way, const Job& job, const Chunk& chunk) const {
+ops::KvCopyParams StreamTransfer::params(Way way, const Job& job, const Chunk& chunk,
+                                         double rate) const {
   ops::KvCopyParams p = shape_;
   p.to_host = way == kSave;
   p.pages = job.pages.data() + chunk.first_page;
@@ -255,15 +271,13 @@ ops::KvCopyParams StreamTransfer::params(Way way, const Job& job, const Chunk& c
   p.layers = chunk.layers;
   p.bad = lanes_[way].bad;
   p.tuning = way == kSave ? config_.tuning.save : config_.tuning.load;
-  // Evenly, instead of a chunk at the full rate now and then.
-  if (config_.bytes_per_second > 0 && config_.bytes_per_second < kKernelRate)
-    p.tuning.bytes_per_second = config_.bytes_per_second;
+  if (p.tuning.bytes_per_second == 0) p.tuning.bytes_per_second = rate;
   return p;
 }
 
-void StreamTransfer::copy(Way way, Job& job, const Chunk& chunk) {
+void StreamTransfer::copy(Way way, Job& job, const Chunk& chunk, double rate) {
   device::Stream& stream = *lanes_[way].stream;
-  const ops::KvCopyParams p = params(way, job, chunk);
+  const ops::KvCopyParams p = params(way, job, chunk, rate);
   if (config_.io == IoBackend::kDirect) {
     list_.clear();
     list_copies(p, config_.host_part_bytes, list_);

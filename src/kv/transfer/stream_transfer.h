@@ -52,13 +52,14 @@ class StreamTransfer final : public Transfer {
   bool idle() const;
   void pump(Way way, bool forced);
   bool submit_next(Way way, bool forced);
+  double kernel_rate(bool both_ways, bool forced) const;
   void begin(Way way, Job& job);
-  void copy(Way way, Job& job, const Chunk& chunk);
+  void copy(Way way, Job& job, const Chunk& chunk, double rate);
   void chunk_done(Way way, const JobPtr& job);
   void fail_queued(Way way);
   void finish(Way way, const JobPtr& job);
   void wait_for_layer(const JobPtr& job, int32_t layer, device::Stream& stream);
-  ops::KvCopyParams params(Way way, const Job& job, const Chunk& chunk) const;
+  ops::KvCopyParams params(Way way, const Job& job, const Chunk& chunk, double rate) const;
 
   const TransferConfig config_;
   const ops::OpTable& ops_;

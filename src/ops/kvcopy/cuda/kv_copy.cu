@@ -394,16 +394,17 @@ int64_t word_bytes(const KvCopyParams& p) {
 
 // Measured on an H200 beside a kernel that reads its memory at the full rate (attune bench hicache;
 // docs/hicache.md has the figures). Rates are below what the link, PCIe 5 x16, takes: stores to the
-// host at its limit of 52 GB/s slow the reader by 5 to 10 %, at 48 by 2.5 %.
+// host at its limit of 52 GB/s slow the reader by 5 to 20 %, at 50 by 3 %.
 KvCopyTuning measured(const KvCopyParams& p) {
-  const bool small = p.tokens == 0 && p.piece_bytes < (16 << 10);
+  const bool strips = p.tokens > 0, small = !strips && p.piece_bytes < (16 << 10);
   if (p.to_host) {
-    if (p.tokens > 0) return {8, 2, 16384, 3, 1, false, false, 48e9};
-    if (small) return {8, 1, 4096, 24, 8, false, false, 46e9};
-    return {6, 1, 16384, 6, 3, false, false, 48e9};
+    if (strips) return {8, 2, 16384, 3, 1, false, false, 48e9};
+    if (small) return {16, 1, 4096, 24, 8, false, false, 46e9};
+    return {6, 1, 16384, 6, 3, false, true, 50e9};
   }
-  if (small) return {8, 4, 4096, 6, 1, false, false, 46e9};
-  return {8, 2, 16384, 3, 1, false, false, 50e9};
+  if (strips) return {8, 2, 16384, 3, 1, false, true, 50e9};
+  if (small) return {8, 4, 4096, 6, 1, false, false, 47e9};
+  return {4, 1, 8192, 14, 1, false, true, 50e9};
 }
 
 KvCopyTuning tuned(const KvCopyParams& p) {
@@ -415,7 +416,7 @@ KvCopyTuning tuned(const KvCopyParams& p) {
           or_best(asked.slots, best.slots),
           or_best(asked.stores, best.stores),
           asked.await_writes,
-          asked.evict_first,
+          asked.ctas > 0 ? asked.evict_first : best.evict_first,
           or_best(asked.bytes_per_second, best.bytes_per_second)};
 }
 
