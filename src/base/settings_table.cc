@@ -80,7 +80,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"hicache-load-back", &o.hicache_load_back, "Hierarchical cache", "", "whether pages in host memory are loaded when a request wants them: where that is faster than computing them again, by measured rates, or always", {.choices = {"auto", "always"}}},
     {"hicache-storage-backend", &o.hicache_storage_backend, "Hierarchical cache", "", "the tier below host memory", {.choices = {"none", "file", "redis"}}},
     {"hicache-storage-dir", &o.hicache_storage_dir, "Hierarchical cache", "FOLDER", "where the file tier lies; empty: $XDG_CACHE_HOME/attune/hicache, else ~/.cache/attune/hicache"},
-    {"hicache-storage-url", &o.hicache_storage_url, "Hierarchical cache", "URL", "the Redis server"},
+    {"hicache-storage-url", &o.hicache_storage_url, "Hierarchical cache", "URL", "the Redis server", {.secret = true}},
     {"hicache-storage-size", &o.hicache_storage_size, "Hierarchical cache", "GB", "most that the storage tier holds, in 10^9 bytes; 0: files a tenth of the disk, and at most half of what is free on it, Redis as much as it takes", {.min = 0, .max = 1000000}},
     {"hicache-storage-prefetch-policy", &o.hicache_storage_prefetch_policy, "Hierarchical cache", "", "how long a request waits for pages from storage: not at all, for all of them, or up to a limit", {.choices = {"best_effort", "wait_complete", "timeout"}}},
     {"hicache-storage-prefetch-threshold", &o.hicache_storage_prefetch_threshold, "Hierarchical cache", "TOKENS", "least part of a prompt for which storage is asked", {.min = 0, .max = 1073741824}},

@@ -51,7 +51,8 @@ class SignalWatch {
     }
     const std::chrono::duration<double> last(kLastSeconds);
     if (changed_.wait_for(lock, last, [this] { return over_; })) return;
-    base::log_warning("a step still runs ", kLastSeconds, " s after the signal: ending without it");
+    base::log_warning("a step, or a copy to storage, still runs ", kLastSeconds,
+                      " s after the signal: ending without it");
     std::_Exit(kExitFailed);
   }
 

@@ -231,7 +231,7 @@ class EngineImpl final : public Engine {
   void start_copies() {
     sched::CacheWork work = loaded_.scheduler->take_cache_work();
     if (!work.empty()) loaded_.copies->start(std::move(work), answers_);
-    if (loaded_.scheduler->copies_under_way()) return;
+    if (loaded_.scheduler->saves_under_way()) return;
     for (auto& copied : std::exchange(when_copied_, {})) copied();
   }
 

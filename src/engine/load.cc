@@ -165,6 +165,8 @@ Result<LoadedEngine> load_engine(const Options& options) {
   e.resolution_json = resolve::to_json(resolution);
   e.resolution_table = resolve::to_table(resolution);
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
+  for (const resolve::Reason& reason : resolution.reasons)
+    if (reason.text.find("no effect") != std::string::npos) base::log_warning(reason.text);
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
   ATTUNE_ASSIGN_OR_RETURN(sched::SchedulerConfig sc,
@@ -208,7 +210,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   const kv::CacheIdentity identity =
       cache_identity(options, resolution, rc, e.device->info(), fingerprint);
   ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTier> tier,
-                          open_storage(options, resolution, identity));
+                          open_storage(options, resolution, identity, rc.geometry.page_bytes()));
   const kv::TierPlan tiers = tier_plan(options, tier.get());
   if (resolution.hicache) {
     ATTUNE_ASSIGN_OR_RETURN(e.copies, make_copies(options, resolution, rc, *e.runner,

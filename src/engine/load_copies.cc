@@ -35,7 +35,8 @@ kv::CacheIdentity cache_identity(const Options& options, const resolve::Resoluti
 
 Result<std::unique_ptr<kv::KvTier>> open_storage(const Options& options,
                                                  const resolve::Resolution& resolution,
-                                                 const kv::CacheIdentity& identity) {
+                                                 const kv::CacheIdentity& identity,
+                                                 int64_t page_bytes) {
   if (!resolution.hicache || options.hicache_storage_backend == "none")
     return std::unique_ptr<kv::KvTier>();
   kv::TierConfig config;
@@ -44,6 +45,10 @@ Result<std::unique_ptr<kv::KvTier>> open_storage(const Options& options,
   config.dir = options.hicache_storage_dir;
   config.url = options.hicache_storage_url;
   config.budget_bytes = resolution.hicache->storage_bytes;
+  if (config.budget_bytes > 0 && config.budget_bytes < 2 * page_bytes)
+    return invalid_argument(cat("the storage tier may hold ", config.budget_bytes,
+                                " bytes, and one page has ", page_bytes,
+                                ": raise --hicache-storage-size, or free disk space"));
   config.identity = cat(identity.model_fingerprint, "; ", identity.kv_dtype, "; ", identity.layout);
   return kv::make_tier(config);
 }
@@ -83,10 +88,14 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
                       .mem_layout = choice.mem_layout,
                       .write_policy = choice.write_policy,
                       .storage_prefetch_policy = choice.storage_prefetch_policy};
+  // Storage that hangs must not hang a request: waiting has an end with either policy.
+  const double most = options.hicache_storage_prefetch_timeout_max;
+  if (choice.storage_prefetch_policy == "wait_complete")
+    config.prefetch_wait = PrefetchWait{most, 0, most};
   if (choice.storage_prefetch_policy == "timeout")
-    config.prefetch_wait = PrefetchWait{options.hicache_storage_prefetch_timeout,
-                                        options.hicache_storage_prefetch_timeout_per_ki_token,
-                                        options.hicache_storage_prefetch_timeout_max};
+    config.prefetch_wait =
+        PrefetchWait{options.hicache_storage_prefetch_timeout,
+                     options.hicache_storage_prefetch_timeout_per_ki_token, most};
   return std::make_unique<Copies>(config, std::move(host), std::move(transfer), std::move(tier));
 }
 

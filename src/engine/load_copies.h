@@ -20,10 +20,12 @@ kv::CacheIdentity cache_identity(const Options& options, const resolve::Resoluti
                                  const RunnerConfig& rc, const device::DeviceInfo& device,
                                  const std::string& fingerprint);
 
-// Null without --hicache-storage-backend. Errors: make_tier's.
+// Null without --hicache-storage-backend. Errors: make_tier's, and invalid_argument
+// where the budget holds no page.
 Result<std::unique_ptr<kv::KvTier>> open_storage(const Options& options,
                                                  const resolve::Resolution& resolution,
-                                                 const kv::CacheIdentity& identity);
+                                                 const kv::CacheIdentity& identity,
+                                                 int64_t page_bytes);
 // REQUIRES: resolution.hicache. Errors: resource_exhausted, unsupported.
 Result<std::unique_ptr<Copies>> make_copies(const Options& options,
                                             const resolve::Resolution& resolution,

@@ -301,7 +301,7 @@ void storage_budget(State& s, const char* id) {
   HiCacheChoice& h = *s.out.hicache;
   const HostInfo& host = s.in.host;
   const double set = s.set().hicache_storage_size;
-  h.storage_bytes = static_cast<int64_t>(set * 1e9);
+  h.storage_bytes = set > 0 ? std::max<int64_t>(1, static_cast<int64_t>(set * 1e9)) : 0;
   if (set > 0) {
     s.reason(id, "storage holds ", set, " GB at most: --hicache-storage-size");
     if (h.storage_backend == "file" && host.storage > 0 && h.storage_bytes > host.storage)

@@ -27,6 +27,10 @@ class CacheControl {
   bool busy() const {
     return !copies_.empty() || !work_.empty() || (!stopped_ && index_.wants_copies());
   }
+  // Copies that hold pages of the index, under way or about to be.
+  bool holds_pages() const {
+    return saves_ > 0 || stores_ > 0 || (!stopped_ && index_.wants_copies());
+  }
   // No more copies begin.
   void stop() { stopped_ = true; }
 

@@ -62,6 +62,10 @@ bool Scheduler::copies_under_way() const {
   const CacheControl* cache = impl_->cache();
   return cache && cache->busy();
 }
+bool Scheduler::saves_under_way() const {
+  const CacheControl* cache = impl_->cache();
+  return cache && cache->holds_pages();
+}
 void Scheduler::cut_prefetch(RequestId request) {
   if (CacheControl* cache = impl_->cache()) cache->cut_prefetch(request);
 }
@@ -354,7 +358,8 @@ Status Scheduler::Impl::flush_cache() {
   if (has_work())
     return unavailable("the cache is in use: " + std::to_string(running_.size()) +
                        " requests run, " + std::to_string(queue_.size()) + " wait");
-  if (cache_ && cache_->busy()) return unavailable("pages are being copied between the tiers");
+  if (cache_ && cache_->holds_pages())
+    return unavailable("pages are being copied between the tiers");
   if (index_) index_->clear();
   return {};
 }
@@ -374,12 +379,14 @@ EngineStats Scheduler::Impl::stats() const {
   device.pages = s.total_pages - pool_.free();
   device.total_pages = s.total_pages;
   device.hit_tokens = hit_tokens_[0];
+  device.misses = misses_[0];
   device.evicted_pages = s.evicted_pages;
   s.cache_tiers.push_back(std::move(device));
   if (!cache_) return s;
   host.pages = pool_.host_open() - pool_.host_free();
   host.total_pages = pool_.host_total();
   host.hit_tokens = hit_tokens_[1];
+  host.misses = misses_[1];
   host.evicted_pages = index_->host_evicted_total();
   s.cache_tiers.push_back(std::move(host));
   if (config_.cache.storage) s.cache_tiers.push_back({.hit_tokens = hit_tokens_[2]});

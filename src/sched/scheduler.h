@@ -94,6 +94,7 @@ class Scheduler {
   void on_copied(uint64_t op, bool ok);
   void on_matched(uint64_t op, int32_t pages);
   bool copies_under_way() const;  // or about to be
+  bool saves_under_way() const;   // of these, those that go down
   void cut_prefetch(RequestId request);
   void set_cache_rates(const CacheRates& rates);
   // Every page without a copy further down shall have one, as far as there is room: before a stop.

@@ -126,6 +126,7 @@ class Scheduler::Impl {
   EngineStats counters_;
   // Prompt tokens found on the device, in the host, in storage.
   std::array<uint64_t, 3> hit_tokens_{};
+  std::array<uint64_t, 2> misses_{};  // lookups that found less than was wanted, there
 };
 
 }  // namespace attune::sched

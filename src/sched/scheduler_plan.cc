@@ -315,6 +315,10 @@ void Scheduler::Impl::count_hits(SeqState& s, const Seat& seat, int32_t loaded) 
   counters_.cached_tokens += uint64_t(s.prompt_cached);
   const int32_t fetched = cache_ ? std::min(cache_->fetched_pages(s.id), loaded) : 0;
   const auto tokens = [&](int32_t pages) { return uint64_t(pages) * uint64_t(pool_.page_size()); };
+  // A lookup that ends in a tier goes on below it.
+  const int32_t wanted = reusable_tokens(s) / pool_.page_size();
+  misses_[0] += seat.matched - loaded < wanted;
+  misses_[1] += cache_ && seat.matched < wanted;
   hit_tokens_[0] += tokens(seat.matched - loaded);
   hit_tokens_[1] += tokens(loaded - fetched);
   hit_tokens_[2] += tokens(fetched);

@@ -8,9 +8,10 @@
 namespace attune::kv {
 
 std::string default_storage_dir() {
+  // The XDG specification: what is not absolute counts as unset.
   const auto set = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
+    return value == nullptr || value[0] != '/' ? "" : value;
   };
   if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty())
     return cache + "/attune/hicache";

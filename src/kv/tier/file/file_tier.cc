@@ -180,7 +180,7 @@ void FileTier::forget_if_gone(const PageKey& key) {
 
 TierResult FileTier::read_now(const TierOp& op) {
   const std::string path = folder_->page_path(op.page.key);
-  const int file = ops_.open(path, O_RDONLY, 0);
+  const int file = ops_.open(path, O_RDONLY | O_NONBLOCK, 0);  // a pipe must not make it wait
   if (file < 0 && errno == ENOENT) {
     forget_if_gone(op.page.key);
     return TierResult::kMiss;
@@ -198,7 +198,7 @@ TierResult FileTier::read_open_file(const TierOp& op, int file) {
   const int64_t bytes = std::ssize(header) + op.runs.total();
   struct stat is;
   if (ops_.fstat(file, &is) != 0) return TierResult::kFailed;
-  if (is.st_size != bytes) return TierResult::kCorrupt;
+  if (!S_ISREG(is.st_mode) || is.st_size != bytes) return TierResult::kCorrupt;
   std::vector<iovec> parts = parts_of(header, op.runs);
   const int64_t got = move_all(parts, [&](const iovec* at, int count, int64_t offset) {
     return ops_.preadv(file, at, count, offset);
