@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+
 namespace attune::engine {
 
 Status Copies::Load::wait() {
@@ -46,6 +48,8 @@ void Copies::start(sched::CacheWork work, const Answers& answers) {
     tier_->match(std::move(m.keys),
                  [matched = answers.matched, op = m.op](int32_t pages) { matched(op, pages); });
   }
+  for (const RequestId request : work.ended)
+    std::erase_if(deadlines_, [&](const auto& d) { return d.second == request; });
   for (const uint64_t op : work.cancelled)
     if (const auto it = reads_.find(op); it != reads_.end()) tier_->cancel(it->second);
 }
@@ -104,7 +108,7 @@ void Copies::fill(EngineStats& stats) const {
   host.written_bytes = t.saved_bytes;
   host.write_seconds = t.save_seconds;
   host.queued_pages = t.queued_pages;
-  host.failed_operations = h.failed_loads;
+  host.failed_operations = t.failed_saves + t.failed_loads;
   if (!tier_ || stats.cache_tiers.size() < 3) return;
   CacheTierStats& storage = stats.cache_tiers[2];
   const kv::TierStats s = tier_->stats();

@@ -159,6 +159,14 @@ class EngineImpl final : public Engine {
     }
     wake_.notify_one();
   }
+  // On a thread of the copies: one of which nobody hears would be waited for for ever.
+  void must_post(std::function<void()> fn) {
+    const Status status = base::guarded([&] { post(std::move(fn)); });
+    if (status.ok()) return;
+    base::log_error("fatal: a copy's end could not be told (", status.message(),
+                    "); the process ends");
+    std::abort();
+  }
   template <typename T, typename Fn>
   T call(Fn fn) {
     std::promise<T> answer;
@@ -271,6 +279,12 @@ class EngineImpl final : public Engine {
       }
     });
     if (!status.ok()) step.error = status.to_string();
+    // A step waits for its loads; one that was not launched must, too.
+    if (!step.error.empty() && step.load)
+      loaded_.stream->launch([gate = step.load->gate(), s = loaded_.stream.get(),
+                              last = std::ssize(loaded_.runner->kv()) - 1] {
+        gate->wait(static_cast<int32_t>(last), *s);
+      });
     auto finished = [this, timing = step.timing] {
       timing->finished = Clock::now();
       {

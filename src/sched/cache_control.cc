@@ -20,7 +20,7 @@ constexpr int32_t kAheadPart = 8;
 
 CacheWork CacheControl::take_work() {
   if (stopped_) return std::exchange(work_, {});
-  if (config_.write_back) index_.save_ahead(ahead());
+  if (config_.write_back) index_.save_ahead(ahead() - saves_);
   for (kv::PageTransfer& t : index_.begin_saves(kMostSaves - saves_)) {
     work_.saves.push_back({++ops_, {t.host_slot(), t.slot()}});
     copies_[ops_].transfer = std::move(t);
@@ -60,10 +60,12 @@ void CacheControl::prefetch(RequestId request, std::span<const TokenId> tokens,
   const int32_t page_size = pool_.page_size();
   const auto pages = static_cast<int32_t>(tokens.size()) / page_size;
   const int32_t first = index_.peek(tokens, salt) / page_size;
-  if ((pages - first) * page_size < config_.prefetch_threshold || pages == first) return;
-  const double room = kMostPrefetched * std::max(pool_.host_open() - pool_.total(), 1);
-  if (static_cast<double>(prefetching_ + pages - first) > std::max(room, 1.0)) return;
-  const std::span whole = tokens.first(static_cast<size_t>(pages * page_size));
+  // As far as there is room for them beside others'.
+  const auto room = static_cast<int64_t>(kMostPrefetched * (pool_.host_total() - pool_.total()));
+  const auto wanted = static_cast<int32_t>(
+      std::min<int64_t>(pages - first, std::max<int64_t>(room, 1) - prefetching_));
+  if (wanted <= 0 || wanted * page_size < config_.prefetch_threshold) return;
+  const std::span whole = tokens.first(static_cast<size_t>((first + wanted) * page_size));
   Prefetch p;
   p.tokens.assign(whole.begin(), whole.end());
   p.salt = salt;
@@ -128,12 +130,12 @@ void CacheControl::arrived(uint64_t op, Copy copy, bool ok) {
   const auto page_size = static_cast<size_t>(pool_.page_size());
   while (!p.arrived.empty() && p.arrived.begin()->first == p.inserted) {
     const size_t end = (static_cast<size_t>(p.first + p.inserted) + 1) * page_size;
-    index_.insert_fetched(std::span(p.tokens).first(end), p.salt,
-                          std::move(p.arrived.begin()->second));
+    const bool put = index_.insert_fetched(std::span(p.tokens).first(end), p.salt,
+                                           std::move(p.arrived.begin()->second));
     p.arrived.erase(p.arrived.begin());
     ++p.inserted;
-    ++fetched_[copy.request];
-    ++counters_.prefetched_pages;
+    fetched_[copy.request] += put;
+    counters_.prefetched_pages += put;
   }
   pump(copy.request, p);
   end_if_over(it);
@@ -144,6 +146,7 @@ void CacheControl::end_if_over(Prefetches::iterator it) {
   const bool all = p.stopped || p.issued == static_cast<int32_t>(p.pages.size());
   if (!p.matched || !all || !p.under_way.empty()) return;
   prefetching_ -= static_cast<int64_t>(p.pages.size());
+  work_.ended.push_back(it->first);
   prefetches_.erase(it);
 }
 
@@ -161,6 +164,7 @@ void CacheControl::cut_prefetch(RequestId request) {
   ++counters_.prefetches_cut;
   cancel_fetches(it->second);
   prefetching_ -= static_cast<int64_t>(it->second.pages.size());
+  work_.ended.push_back(request);
   prefetches_.erase(it);
 }
 
@@ -182,7 +186,7 @@ int32_t CacheControl::ahead() const {
 // of others go on.
 bool CacheControl::may_take(int32_t pages) {
   if (!config_.write_back || stopped_ || pages <= index_.spare()) return true;
-  index_.save_ahead(pages + ahead());
+  index_.save_ahead(pages + ahead() - saves_);
   if (failed_saves_ >= kLinkDown) return true;
   return saves_ == 0 && !(index_.wants_saves() && index_.can_save());
 }
@@ -193,8 +197,10 @@ bool CacheControl::may_take(int32_t pages) {
 // known, loading is taken to be faster.
 bool CacheControl::worth_loading(int32_t pages) const {
   const double tokens = static_cast<double>(pages) * pool_.page_size();
-  if (pages == 0 || tokens < config_.load_threshold) return false;
-  if (config_.always_load || rates_.load_bytes <= 0 || rates_.prefill_tokens <= 0) return true;
+  if (pages == 0) return false;
+  if (config_.always_load) return true;
+  if (tokens < config_.load_threshold) return false;
+  if (rates_.load_bytes <= 0 || rates_.prefill_tokens <= 0) return true;
   return pages * static_cast<double>(config_.page_bytes) / rates_.load_bytes <
          tokens / rates_.prefill_tokens;
 }

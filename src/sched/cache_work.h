@@ -45,10 +45,11 @@ struct CacheWork {
   std::vector<Fetch> fetches;
   std::vector<Match> matches;
   std::vector<uint64_t> cancelled;  // fetches that nobody waits for any more
+  std::vector<RequestId> ended;     // whose prefetch is over
 
   bool empty() const {
     return saves.empty() && stores.empty() && fetches.empty() && matches.empty() &&
-           cancelled.empty();
+           cancelled.empty() && ended.empty();
   }
 };
 

@@ -254,8 +254,7 @@ Scheduler::Impl::Admitted Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan
   Seat seat;
   int32_t in_host = 0, loads = 0;
   if (index_) {
-    auto found =
-        index_->match(std::span(s.tokens).first(size_t(reusable_tokens(s))), s.salt, s.priority);
+    auto found = index_->match(std::span(s.tokens).first(size_t(reusable_tokens(s))), s.salt);
     if (found.loading) return Admitted::kLater;  // with the step that loads it for another
     seat.prefix = std::move(found.pin);
     seat.slots = std::move(found.slots);
@@ -276,6 +275,8 @@ Scheduler::Impl::Admitted Scheduler::Impl::try_admit(SeqState& s, StepPlan& plan
   if (cache_ && !cache_->may_take(pages)) return Admitted::kNoRoom;
 
   if (cache_) cache_->cut_prefetch(s.id);
+  if (index_)
+    index_->use(std::span(s.tokens).first(size_t(reusable_tokens(s))), s.salt, s.priority);
   if (pages > pool_.free()) index_->evict(pages - pool_.free());
   kv::PageReservation reservation = *pool_.reserve(pages);
   if (loads > 0) load_pages(s, seat, loads, reservation, plan);

@@ -21,7 +21,11 @@ void PrefixIndex::want_save(PageId id) {
 }
 
 void PrefixIndex::want_store(PageId id) {
-  if (tiers_.storage && !node(id).stored) to_store_.push_back({id, pool_.generation(id)});
+  if (!tiers_.storage || node(id).stored) return;
+  // Storage that hangs must not make this grow: what is gone is forgotten.
+  if (to_store_.size() > 2 * nodes_.size())
+    std::erase_if(to_store_, [&](const Ref& ref) { return find(ref) == nullptr; });
+  to_store_.push_back({id, pool_.generation(id)});
 }
 
 std::vector<PageTransfer> PrefixIndex::load(PrefixPin& pin, const PrefixSalt& salt,
@@ -97,18 +101,19 @@ std::optional<PagePool::Fetch> PrefixIndex::begin_fetch() {
   return pool_.begin_fetch();
 }
 
-void PrefixIndex::insert_fetched(std::span<const TokenId> tokens, const PrefixSalt& salt,
+bool PrefixIndex::insert_fetched(std::span<const TokenId> tokens, const PrefixSalt& salt,
                                  OwnedPage page) {
   const size_t above = tokens.size() - page_size_;
   size_t found = 0;
   PageId parent = walk(tokens.first(above), salt, [&](PageId) { return ++found, true; });
-  if (found * page_size_ != above) return;
+  if (found * page_size_ != above) return false;
   if (above == 0) parent = make_root(salt);
-  if (find_child(parent, tokens.subspan(above)).valid()) return;
+  if (find_child(parent, tokens.subspan(above)).valid()) return false;
   const PageId id = add_child(parent, tokens.subspan(above), std::move(page));
   node(id).stored = true;
   ++clock_;
   for (EvictionPolicy* policy : policies_) policy->on_let_go(id, clock_);
+  return true;
 }
 
 void PrefixIndex::finish(PageTransfer transfer, bool complete) {

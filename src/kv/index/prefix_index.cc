@@ -132,10 +132,8 @@ PageId PrefixIndex::find_child(PageId parent, std::span<const TokenId> tokens) c
   return PageId();
 }
 
-PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt,
-                               int32_t priority) {
+PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt& salt) {
   PrefixMatch found;
-  const uint64_t now = ++clock_;
   PageId last;
   walk(tokens, salt, [&](PageId id) {
     const Node& n = node(id);
@@ -148,13 +146,21 @@ PrefixMatch PrefixIndex::match(std::span<const TokenId> tokens, const PrefixSalt
     } else {
       ++found.host_pages;
     }
-    use(id, now, priority);
     return true;
   });
   if (found.slots.empty()) return found;
   hold(last);
   found.pin = PrefixPin(this, last, static_cast<int32_t>(found.slots.size()));
   return found;
+}
+
+void PrefixIndex::use(std::span<const TokenId> tokens, const PrefixSalt& salt, int32_t priority) {
+  const uint64_t now = ++clock_;
+  walk(tokens, salt, [&](PageId id) {
+    if (node(id).page.state() == PageState::kFilling) return false;
+    use(id, now, priority);
+    return true;
+  });
 }
 
 int32_t PrefixIndex::peek(std::span<const TokenId> tokens, const PrefixSalt& salt) const {

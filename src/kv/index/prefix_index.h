@@ -120,9 +120,10 @@ class PrefixIndex {
   // `adapter`: unique id of its content, empty for none. `cache_salt`: the request's, any bytes.
   PrefixSalt salt(std::string_view adapter, std::string_view cache_salt) const;
 
-  // The longest cached prefix in whole pages; what is on the device pinned; a use of all of its
-  // pages by a request of this priority. O(pages).
-  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt, int32_t priority = 0);
+  // The longest cached prefix in whole pages; what is on the device is pinned. O(pages).
+  PrefixMatch match(std::span<const TokenId> tokens, const PrefixSalt& salt);
+  // A request of this priority uses what match() finds of these tokens. O(pages log pages).
+  void use(std::span<const TokenId> tokens, const PrefixSalt& salt, int32_t priority = 0);
   // How many tokens match() would find, in any tier; no pin, no use.
   int32_t peek(std::span<const TokenId> tokens, const PrefixSalt& salt) const;
 
@@ -172,7 +173,8 @@ class PrefixIndex {
   std::optional<PagePool::Fetch> begin_fetch();
   // Puts a page that came from storage, ready in the host, where `tokens` (ending with its own)
   // lead to. Gone if its parent is not there any more, or the page is there already.
-  void insert_fetched(std::span<const TokenId> tokens, const PrefixSalt& salt, OwnedPage page);
+  // Whether it was put there.
+  bool insert_fetched(std::span<const TokenId> tokens, const PrefixSalt& salt, OwnedPage page);
   // `complete`: every byte is in place; else it failed and the page is as before.
   void finish(PageTransfer transfer, bool complete);
   // Pages without a copy below them are to be copied, as far as there is room without others going:

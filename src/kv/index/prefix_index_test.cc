@@ -22,6 +22,7 @@ struct Cache {
   // As a sequence does: matches, then computes and publishes what is missing. The pin of it all.
   PrefixPin put(const Tokens& tokens, const PrefixSalt& s) {
     PrefixMatch found = index.match(tokens, s);
+    index.use(tokens, s);
     const auto page_size = static_cast<size_t>(pool.page_size());
     while (size_t(found.pin.pages() + 1) * page_size <= tokens.size()) {
       if (pool.free() == 0) index.evict(1);
@@ -77,7 +78,7 @@ TEST(PrefixIndex, EvictsTheLeastRecentlyUsedLeaf) {
   c.put({1, 2});
   c.put({1, 3});
   c.put({4});
-  c.index.match(Tokens{1, 2}, c.salt);
+  c.index.use(Tokens{1, 2}, c.salt);
   EXPECT_EQ(c.index.evict(1), 1);
   EXPECT_EQ(c.index.peek(Tokens{1, 3}, c.salt), 1);
   EXPECT_EQ(c.index.evict(1), 1);
@@ -334,7 +335,7 @@ TEST(BugD39, WhatIsInTheHostIsMatched) {
        {WritePolicy::kWriteThrough, WritePolicy::kWriteThroughSelective, WritePolicy::kWriteBack}) {
     Tiered c(8, 8, 2, {.write = write});
     c.put(iota(10));
-    c.index.match(iota(10), c.salt);
+    c.index.use(iota(10), c.salt);
     c.index.save_ahead(8);
     c.save_all();
     EXPECT_EQ(c.index.evict(8), 5);

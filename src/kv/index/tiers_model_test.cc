@@ -114,7 +114,8 @@ class Trial : public TiersModel {
   PrefixMatch match(Code wanted) {
     must(index_.peek(tokens(wanted), salt(wanted)) == known_pages(wanted) * shape_.page_size,
          "peek");
-    PrefixMatch found = index_.match(tokens(wanted), salt(wanted), below(3));
+    PrefixMatch found = index_.match(tokens(wanted), salt(wanted));
+    index_.use(tokens(wanted), salt(wanted), below(3));
     int i = 0, in_host = 0;
     for (; i < depth(wanted) && (ready_ & bit(first_pages(wanted, i + 1))) != 0; ++i) {
       const Code code = first_pages(wanted, i + 1);

@@ -116,11 +116,15 @@ Status StreamTransfer::status() const {
 }
 
 void StreamTransfer::save(std::vector<PageCopy> pages, Done done) {
-  add(kSave, std::move(pages), std::move(done));
+  add(kSave, make_job(std::move(pages), std::move(done)));
 }
 
+// What can fail for want of memory comes before the job is in the queue.
 std::shared_ptr<LayerGate> StreamTransfer::load(std::vector<PageCopy> pages, Done done) {
-  return std::make_shared<Gate>(*this, add(kLoad, std::move(pages), std::move(done)));
+  JobPtr job = make_job(std::move(pages), std::move(done));
+  auto gate = std::make_shared<Gate>(*this, job);
+  add(kLoad, std::move(job));
+  return gate;
 }
 
 Status StreamTransfer::check_pages(const std::vector<PageCopy>& pages) const {
@@ -134,7 +138,7 @@ Status StreamTransfer::check_pages(const std::vector<PageCopy>& pages) const {
   return {};
 }
 
-StreamTransfer::JobPtr StreamTransfer::add(Way way, std::vector<PageCopy> pages, Done done) {
+StreamTransfer::JobPtr StreamTransfer::make_job(std::vector<PageCopy> pages, Done done) const {
   auto job = std::make_shared<Job>();
   job->status = check_pages(pages);
   if (job->status.ok())
@@ -143,13 +147,17 @@ StreamTransfer::JobPtr StreamTransfer::add(Way way, std::vector<PageCopy> pages,
   job->after = compute_.record();
   job->chunks = Chunks(static_cast<int32_t>(job->pages.size()), config_.geometry.layers,
                        shape_.piece_bytes, chunk_bytes_);
+  return job;
+}
+
+void StreamTransfer::add(Way way, JobPtr job) {
   {
     std::lock_guard lock(mutex_);
-    stats_.queued_pages += static_cast<int64_t>(job->pages.size());
-    lanes_[way].queue.push_back(job);
+    const auto pages = static_cast<int64_t>(job->pages.size());
+    lanes_[way].queue.push_back(std::move(job));
+    stats_.queued_pages += pages;
   }
   cv_.notify_all();
-  return job;
 }
 
 // REQUIRES: mutex_
@@ -307,7 +315,7 @@ void StreamTransfer::chunk_done(Way way, const JobPtr& job) {
     if (last) finish(way, job);
   }
   // Before the chunk counts as done: the destructor waits for that.
-  if (last) job->done(job->status);
+  if (last) std::exchange(job->done, nullptr)(job->status);  // it may hold the job's gate
   {
     std::lock_guard lock(mutex_);
     --lane.in_flight;
@@ -319,6 +327,7 @@ void StreamTransfer::chunk_done(Way way, const JobPtr& job) {
 void StreamTransfer::finish(Way way, const JobPtr& job) {
   const auto pages = static_cast<int64_t>(job->pages.size());
   stats_.queued_pages -= pages;
+  if (!job->status.ok()) ++(way == kSave ? stats_.failed_saves : stats_.failed_loads);
   if (!job->status.ok() || pages == 0) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - job->start).count();
   const auto bytes = static_cast<uint64_t>(pages * config_.geometry.page_bytes());

@@ -44,7 +44,8 @@ class StreamTransfer final : public Transfer {
     std::shared_ptr<device::Event> resumed;  // to wait for before the next chunk; of submit_
   };
 
-  JobPtr add(Way way, std::vector<PageCopy> pages, Done done);
+  JobPtr make_job(std::vector<PageCopy> pages, Done done) const;
+  void add(Way way, JobPtr job);
   Status check_pages(const std::vector<PageCopy>& pages) const;
   void work();
   bool may_submit(const Lane& lane, Clock::time_point now) const;

@@ -47,7 +47,8 @@ struct TransferStats {
   uint64_t saved_pages = 0, loaded_pages = 0, saved_bytes = 0, loaded_bytes = 0;
   // From the moment a call's first copy could begin until its last one has ended.
   double save_seconds = 0, load_seconds = 0;
-  int64_t queued_pages = 0;  // asked for and not done
+  int64_t queued_pages = 0;                     // asked for and not done
+  uint64_t failed_saves = 0, failed_loads = 0;  // calls
 };
 
 // A load under way, as the forward pass sees it.
