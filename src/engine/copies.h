@@ -66,7 +66,6 @@ class Copies {
   // The answers come on other threads.
   void start(sched::CacheWork work, const Answers& answers);
   void ended(uint64_t op) { reads_.erase(op); }
-  kv::Transfer& transfer() { return *transfer_; }
   kv::KvTier* tier() { return tier_.get(); }  // any thread
   int32_t host_slots() const { return host_->ready_slots(); }
 

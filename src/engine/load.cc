@@ -166,7 +166,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
   e.resolution_table = resolve::to_table(resolution);
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));
   for (const resolve::Reason& reason : resolution.reasons)
-    if (reason.text.find("no effect") != std::string::npos) base::log_warning(reason.text);
+    if (reason.warning) base::log_warning(reason.text);
   ATTUNE_ASSIGN_OR_RETURN(e.router, attention::Router::create(resolution.order(), *e.device));
 
   ATTUNE_ASSIGN_OR_RETURN(sched::SchedulerConfig sc,
@@ -211,7 +211,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
       cache_identity(options, resolution, rc, e.device->info(), fingerprint);
   ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTier> tier,
                           open_storage(options, resolution, identity, rc.geometry.page_bytes()));
-  const kv::TierPlan tiers = tier_plan(options, tier.get());
+  const kv::TierPlan tiers = tier_plan(resolution, tier.get());
   if (resolution.hicache) {
     ATTUNE_ASSIGN_OR_RETURN(e.copies, make_copies(options, resolution, rc, *e.runner,
                                                   std::move(tier), *e.device, *e.stream));
@@ -227,7 +227,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
           return kv::make_eviction_policy(name, pages).value();
         },
         identity, kv::random_hash_seed(), tiers);
-  sc.cache = cache_config(options, resolution, rc.geometry);
+  sc.cache = cache_config(options, resolution, tiers, rc.geometry);
   e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());
   e.info = {.path = e.model.path,
             .name = e.model.name,

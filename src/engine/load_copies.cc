@@ -99,14 +99,26 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
   return std::make_unique<Copies>(config, std::move(host), std::move(transfer), std::move(tier));
 }
 
+kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* tier) {
+  kv::TierPlan plan;
+  if (!resolution.hicache) return plan;
+  const std::string& write = resolution.hicache->write_policy;
+  plan.write = write == "write_back"                ? kv::WritePolicy::kWriteBack
+               : write == "write_through_selective" ? kv::WritePolicy::kWriteThroughSelective
+                                                    : kv::WritePolicy::kWriteThrough;
+  plan.storage = tier != nullptr;
+  if (tier) plan.root_salt = tier->info().root_salt;
+  return plan;
+}
+
 sched::CacheConfig cache_config(const Options& options, const resolve::Resolution& resolution,
-                                const kv::KvGeometry& geometry) {
+                                const kv::TierPlan& tiers, const kv::KvGeometry& geometry) {
   sched::CacheConfig c;
   if (!resolution.hicache) return c;
   c.enabled = true;
-  c.write_back = resolution.hicache->write_policy == "write_back";
+  c.write_back = tiers.write == kv::WritePolicy::kWriteBack;
   c.always_load = options.hicache_load_back == "always";
-  c.storage = options.hicache_storage_backend != "none";
+  c.storage = tiers.storage;
   const std::string& policy = resolution.hicache->storage_prefetch_policy;
   c.prefetch = policy == "wait_complete" ? sched::PrefetchPolicy::kWaitComplete
                : policy == "timeout"     ? sched::PrefetchPolicy::kTimeout
@@ -114,17 +126,6 @@ sched::CacheConfig cache_config(const Options& options, const resolve::Resolutio
   c.prefetch_threshold = options.hicache_storage_prefetch_threshold;
   c.page_bytes = geometry.page_bytes();
   return c;
-}
-
-kv::TierPlan tier_plan(const Options& options, const kv::KvTier* tier) {
-  kv::TierPlan plan;
-  const std::string& write = options.hicache_write_policy;
-  plan.write = write == "write_back"                ? kv::WritePolicy::kWriteBack
-               : write == "write_through_selective" ? kv::WritePolicy::kWriteThroughSelective
-                                                    : kv::WritePolicy::kWriteThrough;
-  plan.storage = tier != nullptr;
-  if (tier) plan.root_salt = tier->info().root_salt;
-  return plan;
 }
 
 }  // namespace attune::engine

@@ -186,7 +186,7 @@ bool fallback_flag_idle(const State& s) {
 }
 
 void no_effect(State& s, const char* id) {
-  s.reason(id, "--no-attention-fallback has no effect: no flag names a backend");
+  s.warning(id, "--no-attention-fallback has no effect: no flag names a backend");
 }
 
 void tell_orders(State& s, const char*) {

@@ -376,12 +376,12 @@ bool has_hicache_flag(const State& s) {
 }
 
 void no_effect(State& s, const char* id) {
-  s.reason(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
+  s.warning(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
 }
 
 void storage_no_effect(State& s, const char* id) {
   const bool any = any_storage(s.set());
-  s.reason(
+  s.warning(
       id, "no effect with --hicache-storage-backend ", s.set().hicache_storage_backend,
       any ? cat(" and --hicache-storage-prefetch-policy ", s.set().hicache_storage_prefetch_policy)
           : std::string(),

@@ -196,9 +196,9 @@ bool has_mla_flag(const State& s) {
 }
 
 void no_effect(State& s, const char* id) {
-  s.reason(id,
-           "--disable-chunked-prefix-cache, --chunked-prefix-capacity and --mla-absorb-below "
-           "have no effect: the model has no latent attention");
+  s.warning(id,
+            "--disable-chunked-prefix-cache, --chunked-prefix-capacity and --mla-absorb-below "
+            "have no effect: the model has no latent attention");
 }
 
 constexpr Rule kRules[] = {

@@ -73,6 +73,10 @@ struct State {
   void reason(const char* rule, const Args&... text) {
     out.reasons.push_back({rule, base::cat(text...)});
   }
+  template <typename... Args>
+  void warning(const char* rule, const Args&... text) {
+    out.reasons.push_back({rule, base::cat(text...), true});
+  }
   // Said once, however many phases find it.
   void conflict(const char* rule, std::vector<std::string> flags, std::string text,
                 std::string mend);

@@ -84,7 +84,8 @@ class Scheduler {
   StepPlan plan();
   // The result of the oldest step in flight. REQUIRES: its id and its number of rows
   std::vector<TokenEvent> commit(const StepResult& result);
-  // Instead of commit: the device could not run the oldest step. Its requests end with kError.
+  // Instead of commit: the device could not run the oldest step. Its requests end with kError, but
+  // those whose pages it was to load go back to the queue.
   std::vector<TokenEvent> fail_step(uint64_t id, const std::string& error);
 
   // With config().cache.enabled: the copies between tiers to start now, beside the steps, and the

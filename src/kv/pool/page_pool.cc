@@ -153,13 +153,6 @@ void OwnedPage::drop_device() {
   pool_->free_device(r);
 }
 
-void OwnedPage::drop_host() {
-  PagePool::PageRecord& r = pool_->record(id_);
-  ATTUNE_CHECK(r.device.state == PageState::kReady && r.host.state == PageState::kReady &&
-               r.transfers == 0);
-  pool_->free_host(r);
-}
-
 // ---- slots -------------------------------------------------------------------------------------
 
 void PagePool::move_device(PageRecord& r, PageState to) {

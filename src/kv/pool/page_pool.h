@@ -63,8 +63,6 @@ class OwnedPage {
   void drain();
   // ready -> absent on the device. REQUIRES: ready in the host, no save or load
   void drop_device();
-  // ready -> absent in the host. REQUIRES: ready on the device, no transfer
-  void drop_host();
   void reset();
 
  private:

@@ -20,11 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 WorkQueue::WorkQueue(WorkQueueConfig config, Perform perform)
     : config_(std::move(config)), perform_(std::move(perform)) {
-  for (int i = 0; i < config_.threads; ++i)
-    threads_.emplace_back([this] {
-      config_.thread_start();
-      work();
-    });
+  for (int i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 WorkQueue::~WorkQueue() {

@@ -37,7 +37,6 @@ struct WorkQueueConfig {
   int32_t max_batch = 1;                // matches, reads or releases that go to perform() together
   int32_t max_write_batch = 1;          // writes likewise
   int64_t max_batch_bytes = INT64_MAX;  // of payload; one operation may be bigger
-  std::function<void()> thread_start = [] {};  // first on each thread
 };
 
 class WorkQueue {

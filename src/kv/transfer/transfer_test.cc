@@ -321,6 +321,21 @@ TEST(Transfer, TellsOfEachCopyOnceAndCountsThem) {
   ends.expect_once_each();
 }
 
+// A load's `done` may hold the load's gate.
+TEST(Transfer, WhatItsEndHoldsIsLetGo) {
+  World w(small(), HostLayout::kLayerFirst, false);
+  auto transfer = w.create();
+  Ends ends;
+  auto held = std::make_shared<std::shared_ptr<LayerGate>>();
+  const std::weak_ptr<std::shared_ptr<LayerGate>> alive = held;
+  *held = transfer->load({{HostSlot(0), DeviceSlot(1)}},
+                         [held, end = ends.one()](const Status& status) { end(status); });
+  held.reset();
+  ends.wait();
+  transfer.reset();
+  EXPECT_TRUE(alive.expired());
+}
+
 TEST(Transfer, AnEmptyCopyEndsToo) {
   World w(small(), HostLayout::kLayerFirst);
   auto transfer = w.create();
