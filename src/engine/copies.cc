@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
-
 namespace attune::engine {
 
 Status Copies::Load::wait() {

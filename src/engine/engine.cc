@@ -399,11 +399,13 @@ class EngineImpl final : public Engine {
 
   // What copies say, on any thread.
   const engine::Copies::Answers answers_ = {
-      .copied = [this](std::vector<uint64_t> ops,
-                       bool ok) { post([this, ops = std::move(ops), ok] { on_copied(ops, ok); }); },
+      .copied =
+          [this](std::vector<uint64_t> ops, bool ok) {
+            must_post([this, ops = std::move(ops), ok] { on_copied(ops, ok); });
+          },
       .matched =
           [this](uint64_t op, int32_t pages) {
-            post([this, op, pages] {
+            must_post([this, op, pages] {
               loaded_.scheduler->on_matched(op, pages);
               blocked_ = false;
             });
