@@ -5,6 +5,7 @@
 #include "bench/http_call.h"
 #include "cli/command.h"
 #include "formats/json.h"
+#include "kv/tier/digits.h"
 #include "kv/tier/file/folder_report.h"
 #include "kv/tier/make_tier.h"
 
@@ -125,7 +126,7 @@ Json folder_json(const std::string& dir, const kv::FolderReport& report, bool ve
   int64_t pages = 0, bytes = 0;
   for (const auto& [fingerprint, group] : report.groups) {
     Json row;
-    row.set("fingerprint", kv::hex(fingerprint));
+    row.set("fingerprint", kv::hex_digits(fingerprint));
     row.set("pages", group.pages);
     row.set("tokens", group.tokens);
     row.set("bytes", group.bytes);
@@ -151,7 +152,7 @@ void print_folder(const std::string& dir, const kv::FolderReport& report, bool v
   std::vector<std::vector<std::string>> rows = {
       {"fingerprint", "pages", "tokens", "bytes", "last used", "longest unused"}};
   for (const auto& [fingerprint, group] : report.groups)
-    rows.push_back({kv::hex(fingerprint).substr(0, kShownDigits), cat(group.pages),
+    rows.push_back({kv::hex_digits(fingerprint).substr(0, kShownDigits), cat(group.pages),
                     cat(group.tokens), size_text(double(group.bytes)),
                     age_text(group.newest_seconds), age_text(group.oldest_seconds)});
   print_rows(rows);

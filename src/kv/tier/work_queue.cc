@@ -33,6 +33,27 @@ WorkQueue::~WorkQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+void WorkQueue::match(std::vector<PageKey> keys, std::function<void(int32_t)> done) {
+  push({.kind = Kind::kMatch, .keys = std::move(keys), .matched = std::move(done)});
+}
+
+void WorkQueue::write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from,
+                      KvTier::Done done) {
+  push({.kind = Kind::kWrite,
+        .page = std::move(page),
+        .runs = from,
+        .room = std::move(room),
+        .done = std::move(done)});
+}
+
+uint64_t WorkQueue::read(PageIdentity page, PageRuns to, KvTier::Done done) {
+  return push({.kind = Kind::kRead, .page = std::move(page), .runs = to, .done = std::move(done)});
+}
+
+void WorkQueue::release(std::vector<PageKey> keys) {
+  push({.kind = Kind::kRelease, .keys = std::move(keys)});
+}
+
 uint64_t WorkQueue::push(TierOp op) {
   Lock lock(mutex_);
   const uint64_t number = op.number = next_++;

@@ -48,7 +48,11 @@ class WorkQueue {
   WorkQueue(WorkQueueConfig config, Perform perform);
   ~WorkQueue();  // what is queued ends as kCancelled, what is under way is waited for
 
-  uint64_t push(TierOp op);
+  // As the tier's own calls of these names.
+  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done);
+  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, KvTier::Done done);
+  uint64_t read(PageIdentity page, PageRuns to, KvTier::Done done);
+  void release(std::vector<PageKey> keys);
   void cancel(uint64_t read);
   bool flush(double seconds);
   // Queued writes end as kCancelled, those under way are waited for, then `task` runs while no
@@ -64,6 +68,7 @@ class WorkQueue {
   using Lock = std::unique_lock<std::mutex>;
   static constexpr int kKinds = 5;
 
+  uint64_t push(TierOp op);
   void work();
   bool may_run(int kind) const;
   std::vector<TierOp> take(int kind);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -106,29 +105,8 @@ TierStats FileTier::stats() const {
   return stats;
 }
 
-void FileTier::match(std::vector<PageKey> keys, std::function<void(int32_t)> done) {
-  queue_.push({.kind = TierOp::Kind::kMatch, .keys = std::move(keys), .matched = std::move(done)});
-}
-
 std::unique_ptr<TierRoom> FileTier::reserve(int32_t pages, int64_t bytes) {
   return LedgerRoom::make(ledger_, pages, charge_to_come(bytes));
-}
-
-void FileTier::write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) {
-  queue_.push({.kind = TierOp::Kind::kWrite,
-               .page = std::move(page),
-               .runs = from,
-               .room = std::move(room),
-               .done = std::move(done)});
-}
-
-uint64_t FileTier::read(PageIdentity page, PageRuns to, Done done) {
-  return queue_.push(
-      {.kind = TierOp::Kind::kRead, .page = std::move(page), .runs = to, .done = std::move(done)});
-}
-
-void FileTier::release(std::vector<PageKey> keys) {
-  queue_.push({.kind = TierOp::Kind::kRelease, .keys = std::move(keys)});
 }
 
 void FileTier::perform(std::span<TierOp> ops) {
@@ -372,9 +350,7 @@ void FileTier::scan() {
 // Says what errno means, at most once in ten seconds.
 TierResult FileTier::failed(const char* what, const std::string& path) {
   const int error = errno;
-  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  int64_t next = next_complaint_ns_.load();
-  if (now >= next && next_complaint_ns_.compare_exchange_strong(next, now + 10'000'000'000))
+  if (complaints_.may())
     base::log_warning("storage folder: cannot ", what, " ", path, ": ", std::strerror(error));
   return error == ENOSPC || error == EDQUOT ? TierResult::kFull : TierResult::kFailed;
 }

@@ -14,6 +14,7 @@
 #include "kv/tier/kv_tier.h"
 #include "kv/tier/lru_ledger.h"
 #include "kv/tier/make_tier.h"
+#include "kv/tier/throttle.h"
 #include "kv/tier/work_queue.h"
 
 namespace attune::kv {
@@ -27,12 +28,18 @@ class FileTier final : public KvTier {
 
   const TierInfo& info() const override { return info_; }
   TierStats stats() const override;
-  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override;
+  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override {
+    queue_.match(std::move(keys), std::move(done));
+  }
   std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override;
-  uint64_t read(PageIdentity page, PageRuns to, Done done) override;
+  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override {
+    queue_.write(std::move(room), std::move(page), from, std::move(done));
+  }
+  uint64_t read(PageIdentity page, PageRuns to, Done done) override {
+    return queue_.read(std::move(page), to, std::move(done));
+  }
   void cancel(uint64_t read) override { queue_.cancel(read); }
-  void release(std::vector<PageKey> keys) override;
+  void release(std::vector<PageKey> keys) override { queue_.release(std::move(keys)); }
   Status clear() override;
   bool flush(double seconds) override { return queue_.flush(seconds); }
 
@@ -73,7 +80,7 @@ class FileTier final : public KvTier {
   TierInfo info_;
   // What the ledger says of a key and its name in the folder change together.
   std::array<std::mutex, kKeyLocks> key_locks_;
-  std::atomic<int64_t> next_complaint_ns_{0};
+  Throttle complaints_;
   std::atomic<int64_t> bytes_since_scan_{0};
 
   std::mutex scan_mutex_;

@@ -6,14 +6,14 @@
 #include <fstream>
 #include <optional>
 
+#include "kv/tier/digits.h"
+#include "kv/tier/file/storage_folder.h"
 #include "kv/tier/record.h"
 
 namespace attune::kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kPageEnd = ".page";
 
 enum class Look { kWhole, kDamaged, kGone };
 
@@ -30,7 +30,7 @@ Seen look_at(const fs::path& path, int64_t bytes, bool verify) {
   in.read(record.data(), static_cast<std::streamsize>(record.size()));
   record.resize(static_cast<size_t>(std::max<std::streamsize>(0, in.gcount())));
   auto head = read_record_head(record);
-  if (!head || path.filename().string() != hex(head->page.key) + std::string(kPageEnd) ||
+  if (!head || path.filename().string() != hex_digits(head->page.key) + std::string(kPageEnd) ||
       head->header_bytes + head->payload_bytes != bytes)
     return {Look::kDamaged, {}};
   if (verify) {
@@ -63,15 +63,6 @@ std::vector<fs::directory_entry> entries(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::string hex(const PageKey& key) {
-  std::string out;
-  for (const uint8_t byte : key.bytes) {
-    out += "0123456789abcdef"[byte >> 4];
-    out += "0123456789abcdef"[byte & 15];
-  }
-  return out;
-}
 
 Result<FolderReport> report_folder(const std::string& dir, bool verify) {
   std::error_code error;

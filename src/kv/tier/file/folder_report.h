@@ -27,7 +27,4 @@ struct FolderReport {
 // or none of a tier), io_error.
 Result<FolderReport> report_folder(const std::string& dir, bool verify);
 
-// 64 lower-case digits.
-std::string hex(const PageKey& key);
-
 }  // namespace attune::kv

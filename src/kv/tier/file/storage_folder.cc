@@ -17,7 +17,7 @@
 namespace attune::kv {
 namespace {
 
-constexpr std::string_view kPageEnd = ".page", kLockEnd = ".lock";
+constexpr std::string_view kLockEnd = ".lock";
 constexpr size_t kSaltDigits = 64;
 
 std::optional<PageKey> key_of(std::string_view name) {

@@ -12,12 +12,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "attune/status.h"
 #include "kv/layout/page_key.h"
 #include "kv/tier/file/file_ops.h"
 
 namespace attune::kv {
+
+inline constexpr std::string_view kPageEnd = ".page";  // of a page's file name
 
 class StorageFolder {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -105,29 +104,8 @@ TierStats RedisTier::stats() const {
   return stats;
 }
 
-void RedisTier::match(std::vector<PageKey> keys, std::function<void(int32_t)> done) {
-  queue_.push({.kind = TierOp::Kind::kMatch, .keys = std::move(keys), .matched = std::move(done)});
-}
-
 std::unique_ptr<TierRoom> RedisTier::reserve(int32_t pages, int64_t bytes) {
   return LedgerRoom::make(ledger_, pages, bytes + kRecordOverhead);
-}
-
-void RedisTier::write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) {
-  queue_.push({.kind = TierOp::Kind::kWrite,
-               .page = std::move(page),
-               .runs = from,
-               .room = std::move(room),
-               .done = std::move(done)});
-}
-
-uint64_t RedisTier::read(PageIdentity page, PageRuns to, Done done) {
-  return queue_.push(
-      {.kind = TierOp::Kind::kRead, .page = std::move(page), .runs = to, .done = std::move(done)});
-}
-
-void RedisTier::release(std::vector<PageKey> keys) {
-  queue_.push({.kind = TierOp::Kind::kRelease, .keys = std::move(keys)});
 }
 
 void RedisTier::perform(std::span<TierOp> ops) {
@@ -336,10 +314,7 @@ TierResult RedisTier::refused(std::string_view error) {
 
 // At most once in ten seconds.
 void RedisTier::complain(std::string_view message) {
-  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  int64_t next = next_complaint_ns_.load();
-  if (now >= next && next_complaint_ns_.compare_exchange_strong(next, now + 10'000'000'000))
-    base::log_warning(message);
+  if (complaints_.may()) base::log_warning(message);
 }
 
 }  // namespace attune::kv

@@ -99,30 +99,8 @@ TierStats MemoryTier::stats() const {
   return stats;
 }
 
-void MemoryTier::match(std::vector<PageKey> keys, std::function<void(int32_t)> done) {
-  queue_.push({.kind = TierOp::Kind::kMatch, .keys = std::move(keys), .matched = std::move(done)});
-}
-
 std::unique_ptr<TierRoom> MemoryTier::reserve(int32_t pages, int64_t bytes) {
   return LedgerRoom::make(ledger_, pages, bytes + kRecordOverhead);
-}
-
-void MemoryTier::write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from,
-                       Done done) {
-  queue_.push({.kind = TierOp::Kind::kWrite,
-               .page = std::move(page),
-               .runs = from,
-               .room = std::move(room),
-               .done = std::move(done)});
-}
-
-uint64_t MemoryTier::read(PageIdentity page, PageRuns to, Done done) {
-  return queue_.push(
-      {.kind = TierOp::Kind::kRead, .page = std::move(page), .runs = to, .done = std::move(done)});
-}
-
-void MemoryTier::release(std::vector<PageKey> keys) {
-  queue_.push({.kind = TierOp::Kind::kRelease, .keys = std::move(keys)});
 }
 
 Status MemoryTier::clear() {

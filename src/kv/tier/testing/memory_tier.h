@@ -74,12 +74,18 @@ class MemoryTier final : public KvTier {
 
   const TierInfo& info() const override { return info_; }
   TierStats stats() const override;
-  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override;
+  void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override {
+    queue_.match(std::move(keys), std::move(done));
+  }
   std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override;
-  uint64_t read(PageIdentity page, PageRuns to, Done done) override;
+  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override {
+    queue_.write(std::move(room), std::move(page), from, std::move(done));
+  }
+  uint64_t read(PageIdentity page, PageRuns to, Done done) override {
+    return queue_.read(std::move(page), to, std::move(done));
+  }
   void cancel(uint64_t read) override { queue_.cancel(read); }
-  void release(std::vector<PageKey> keys) override;
+  void release(std::vector<PageKey> keys) override { queue_.release(std::move(keys)); }
   Status clear() override;
   bool flush(double seconds) override { return queue_.flush(seconds); }
 

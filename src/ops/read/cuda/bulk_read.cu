@@ -5,6 +5,7 @@
 
 #include "device/cuda/launch.cuh"
 #include "ops/cuda_kernels.h"
+#include "ops/gemm/cuda/bulk_copy.cuh"
 
 namespace attune::ops::cuda {
 namespace {
@@ -12,33 +13,10 @@ namespace {
 constexpr uint32_t kStages = 12, kStageBytes = 16384;
 constexpr uint32_t kLoadThreads = 512;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+__device__ __forceinline__ void request(const char* from, char* to, uint64_t* barrier) {
+  gemm::barrier_expect(barrier, kStageBytes);
+  gemm::copy_row(to, from, kStageBytes, barrier);
 }
-
-__device__ void request(const char* from, uint32_t bytes, char* to, uint64_t* barrier) {
-  const uint32_t b = shared_address(barrier);
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
-               : "memory");
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(b)
-      : "memory");
-}
-
-__device__ void await(uint64_t* barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (!done)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
-        " selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-}
-#endif
 
 // Tiles of kStageBytes, a contiguous share for each CTA; what is left over is not read.
 __global__ void __launch_bounds__(32) bulk_copies(BulkReadParams p) {
@@ -48,9 +26,7 @@ __global__ void __launch_bounds__(32) bulk_copies(BulkReadParams p) {
   device::pdl_wait();
   device::pdl_trigger();
   if (threadIdx.x != 0) return;
-  for (uint64_t& barrier : barriers)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier))
-                 : "memory");
+  for (uint64_t& barrier : barriers) gemm::barrier_init(&barrier);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   const int64_t tiles = p.bytes / kStageBytes;
   int64_t tile = tiles * blockIdx.x / gridDim.x;
@@ -58,11 +34,11 @@ __global__ void __launch_bounds__(32) bulk_copies(BulkReadParams p) {
   const char* from = static_cast<const char*>(p.data);
   int64_t asked = tile;
   for (uint32_t s = 0; s < kStages && asked < end; ++s, ++asked)
-    request(from + asked * kStageBytes, kStageBytes, stages + s * kStageBytes, &barriers[s]);
+    request(from + asked * kStageBytes, stages + s * kStageBytes, &barriers[s]);
   for (uint32_t s = 0, parity = 0; tile < end; ++tile) {
-    await(&barriers[s], parity);
+    gemm::barrier_wait(&barriers[s], parity);
     if (asked < end) {
-      request(from + asked * kStageBytes, kStageBytes, stages + s * kStageBytes, &barriers[s]);
+      request(from + asked * kStageBytes, stages + s * kStageBytes, &barriers[s]);
       ++asked;
     }
     if (++s == kStages) {
