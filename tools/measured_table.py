@@ -22,6 +22,7 @@ DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16", "fp8_e4m3":
 # Never preferred for their speed: the oracle; and cuDNN, whose graphs take 30 to 500 ms each to build when
 # the first batch of a shape is planned, in the middle of serving, for at most 1 % of a step.
 LEFT_OUT = {"reference", "cudnn"}
+TIMING = {"decode": "step", "prefill": "alone"}
 
 
 def cells():
@@ -30,6 +31,11 @@ def cells():
         for line in open(path, encoding="utf-8"):
             row = json.loads(line)
             if row["ragged"] or row["arch"] not in ARCHS or row["backend"] in LEFT_OUT:
+                continue
+            # Preferences are for decode as a step pays for it, and for prefill over pages.
+            if row["phase"] not in TIMING or row["page_size"] == 0:
+                continue
+            if row.get("timing", TIMING[row["phase"]]) != TIMING[row["phase"]]:
                 continue
             key = (row["arch"], row["kind"], row["phase"], row["q_heads"], row["kv_heads"], row["qk_dim"],
                    row["kv_dtype"], row["page_size"], row["seqs"], row["kv_len"])

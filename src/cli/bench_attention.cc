@@ -1,8 +1,10 @@
 // attune bench attention: the backends by themselves.
 #include <cstdio>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "bench/attention.h"
+#include "bench/attention_report.h"
 #include "cli/bench.h"
 #include "engine/inputs.h"
 
@@ -11,15 +13,20 @@ namespace {
 
 Status attention(const Invocation& call, const bench::AttentionConfig& config) {
   ATTUNE_ASSIGN_OR_RETURN(const auto device, engine::create_device(call.settings.options()));
-  bool first = true;
-  return bench::run_attention(config, *device, [&](const bench::AttentionRow& row) {
-    if (std::exchange(first, false) && !call.json)
+  std::vector<bench::AttentionRow> rows;
+  const auto told = [&](const bench::AttentionRow& row) {
+    if (rows.empty() && !call.json)
       std::printf("%s\n%s\n", device->info().name.c_str(), bench::attention_header().c_str());
+    rows.push_back(row);
     if (!call.json) std::printf("%s\n", bench::to_line(row).c_str());
     if (call.json && row.refused.empty())
       std::printf("%s\n", bench::to_json(row, device->info()).c_str());
     std::fflush(stdout);
-  });
+  };
+  ATTUNE_RETURN_IF_ERROR(bench::run_attention(config, *device, told));
+  const std::string summary = bench::summary(bench::compare(rows));
+  if (!call.json && !summary.empty()) std::printf("\n%s", summary.c_str());
+  return {};
 }
 
 }  // namespace
@@ -31,10 +38,14 @@ int run_bench_attention(const Args& args) {
   const std::vector<base::Flag> flags = {
       {"backends", &config.backends, group, "NAME,...",
        "who is measured; empty: all of this device"},
-      {"phases", &config.phases, group, "NAME,...", "decode, prefill; empty: both"},
+      {"phases", &config.phases, group, "NAME,...", "decode, prefill, verify; empty: all"},
+      {"cases", &config.cases, group, "TEXT,...",
+       "cases whose names, as they are printed, have one of these in them; empty: all"},
       {"page-sizes", &page_sizes, group, "N,...", "tokens of a page"},
       {"kv-dtypes", &config.kv_dtypes, group, "NAME,...",
-       "types of the cache; empty: the device's"},
+       "types of the cache; empty: the device's, and fp8_e4m3 for some"},
+      {"alone", &config.alone, group, "",
+       "on a GPU, decode by itself, call after call; else between its neighbours in a step"},
       {"mla", &config.mla, group, "", "shapes of latent attention too"},
       {"repeats",
        &config.repeats,
@@ -49,7 +60,8 @@ int run_bench_attention(const Args& args) {
       "bench attention",
       "",
       "Times every attention backend over a grid of shapes, beside a bulk read of the "
-      "same bytes.\nWith --json one object a line.",
+      "same bytes.\nWith --json one object a line, else a summary at the end: our Hopper kernels "
+      "against the others.",
       0,
       false,
       {"Device and types"}};

@@ -133,6 +133,20 @@ class Frame(unittest.TestCase):
             self.assertIn("--trace tells what a GPU does: use --device cuda", result.stderr)
             self.assertEqual(open(kept.name).read(), "kept")
 
+    def test_the_attention_benchmark_times_the_cases_that_are_asked_for(self):
+        rows = [json.loads(line) for line in run("bench", "attention", "--device", "cpu", "--json", "--repeats", 1, "--alone",
+                                                 "--cases", "9/3 64/64 1x1024,9/3 64/64 32x512", "--page-sizes", "64",
+                                                 "--phases", "decode", "--backends", "cpu").stdout.splitlines()]
+        self.assertEqual([(r["backend"], r["phase"], r["seqs"], r["page_size"], r["timing"]) for r in rows],
+                         [("cpu", "decode", 1, 64, "alone"), ("cpu", "decode", 32, 64, "alone")])
+        self.assertTrue(all(r["us"] > 0 and r["read_us"] > 0 for r in rows))
+        for args, told in ((["--phases", "decod"], "did you mean decode?"), (["--cases", "2x3"], "--cases"),
+                           (["--page-sizes", "0"], "--page-sizes"), (["--backends", "fa9"], "fa9"),
+                           (["--backends", "fa3"], "--backends fa3")):
+            result = run("bench", "attention", "--device", "cpu", *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertIn(told, result.stderr)
+
     def test_sizes_that_no_memory_holds_are_refused(self):
         for args in (["serving", "--num-prompts", 2**31 - 1], ["serving", "--random-input-len", 2**31 - 1],
                      ["latency", "--model", MODEL, "--input-len", 2**31 - 1],
