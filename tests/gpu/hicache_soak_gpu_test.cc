@@ -157,7 +157,7 @@ class Soak {
     Outcome outcome;
     for (int32_t set = 0; set < shape_.sets; ++set) ATTUNE_RETURN_IF_ERROR(step(set, true));
     const double before = seconds_now();
-    while (seconds_now() - before < seconds / 4 || outcome.steps_alone < 2 * shape_.sets)
+    while (seconds_now() - before < std::min(seconds / 4, 10.0) || outcome.steps_alone < 2 * shape_.sets)
       ATTUNE_RETURN_IF_ERROR(
           step(static_cast<int32_t>(outcome.steps_alone++ % shape_.sets), false));
     outcome.alone = differences();
