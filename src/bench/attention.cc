@@ -24,15 +24,17 @@ bool has(const std::vector<T>& all, const T& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-// Why a backend is not asked at all; empty: it is.
+bool serves_kind(const Capabilities& c, const AttentionCase& a) {
+  const bool mla = a.heads.mla || a.dense_rows();
+  return has(c.kinds, mla ? attention::AttentionKind::kMla : attention::AttentionKind::kMha);
+}
+
+// Why a backend of the case's kind is not asked at all; empty: it is.
 std::string cannot(const Capabilities& c, const AttentionCase& a, const device::DeviceInfo& info) {
   const attention::HeadDims dims{a.heads.qk_dim, a.heads.v_dim};
-  const bool mla = a.heads.mla || a.dense_rows();
-  const auto kind = mla ? attention::AttentionKind::kMla : attention::AttentionKind::kMha;
   const auto& its_dims = a.dense_rows() ? c.ragged_dims : c.head_dims;
   const tensor::DType act = activations_on(info);
   if (!has(c.archs, arch_of(info))) return "not for this device";
-  if (!has(c.kinds, kind)) return cat("not for ", attention::kind_name(kind));
   if (!has(c.phases, a.phase)) return cat("not for ", attention::phase_name(a.phase));
   if (a.dense_rows() && !attention::takes_path(c, Path::kRagged)) return "takes no dense rows";
   if (!its_dims.empty() && !has(its_dims, dims)) return "not these head sizes";
@@ -101,6 +103,7 @@ Status run_attention(const AttentionConfig& config, device::Device& device,
                             AttentionTimer::create(c, timing, shared, device, *stream));
     const auto read = timer->time_read(config.repeats);
     for (const Candidate& candidate : all) {
+      if (!serves_kind(candidate.entry->capabilities, c)) continue;
       AttentionRow row{.what = c,
                        .timing = timing,
                        .backend = candidate.entry->capabilities.name,

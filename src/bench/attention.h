@@ -78,8 +78,9 @@ std::string case_name(const AttentionCase& c);
 // of it what the config asks for. Errors: invalid_argument: a name that is none, or nothing left.
 Result<std::vector<AttentionCase>> attention_grid(const AttentionConfig& config,
                                                   const device::DeviceInfo& device);
-// `told` hears each row as it is done. Errors: attention_grid's; invalid_argument, unsupported: a
-// backend that is none, or not here; resource_exhausted.
+// `told` hears each row as it is done; of backends of the other kind (MHA, MLA) there is none.
+// Errors: attention_grid's; invalid_argument, unsupported: a backend that is none, or not here;
+// resource_exhausted.
 Status run_attention(const AttentionConfig& config, device::Device& device,
                      const std::function<void(const AttentionRow&)>& told);
 

@@ -1,4 +1,5 @@
-// S12, S13 and the wishes F2 to F4. Each test is named by its row.
+// S12, S13 and the wishes F2 to F10, as far as they are a resolver's. Each test is named by its
+// row.
 #include "explain.h"
 
 namespace attune::resolve {
@@ -138,6 +139,65 @@ TEST(F4, DependentLaunch) {
   for (const char* device : {"cpu", "sm80", "sm89"})
     EXPECT_THAT(only_conflict(explain(device, "llama3-8b", "--enable-pdl on"), "F4"),
                 HasSubstr("needs sm90 or later"));
+}
+
+// One call for the prefix and the tree, with windows and whatever the page size: nothing has to
+// step in for verify.
+TEST(F6, ATreeIsVerifiedByTheHopperKernelsWithWindowsAndAnyPageSize) {
+  for (const bool window : {false, true})
+    for (const char* page : {"1", "8", "16", "32", "64", "128"}) {
+      Inputs in = inputs("sm90", "llama3-8b",
+                         std::string("--speculative-eagle-topk 4 --page-size ") + page);
+      in.model.window = window;
+      const Resolution r = resolve(in);
+      EXPECT_TRUE(r.conflicts.empty());
+      EXPECT_EQ(head(r, Phase::kVerify), "fa3") << page;
+      EXPECT_EQ(head(r, Phase::kDecode), "fa3") << page;
+      EXPECT_FALSE(r.hybrid);
+    }
+  Inputs without = inputs("sm90", "llama3-8b",
+                          "--speculative-eagle-topk 4 --attention-backend fa3 "
+                          "--assume fa3:tree-mask=off");
+  EXPECT_THAT(only_conflict(resolve(without), "S11"), HasSubstr("fa3 has no tree mask"));
+}
+
+// What a backend can never do is told at the start, before a batch is there; what varies by batch
+// is its supports()'s.
+TEST(F9, WhatItCanNeverDoIsToldAtTheStart) {
+  const auto with = [](const std::string& flags, auto&& change) {
+    Inputs in = inputs("sm90", "llama3-8b", "--attention-backend fa3 " + flags);
+    change(in.model);
+    return only_conflict(resolve(in), "S8");
+  };
+  const auto none = [](ModelTraits&) {};
+  EXPECT_THAT(with("",
+                   [](ModelTraits& m) {
+                     m.head = {96, 96};
+                   }),
+              HasSubstr("has kernels for heads of"));
+  EXPECT_THAT(with("--kv-cache-dtype float32", none), HasSubstr("KV, not float32"));
+  EXPECT_THAT(with("--dtype float32", none), HasSubstr("computes in bfloat16"));
+  Inputs mla = inputs("sm90", "deepseek-v3", "--attention-backend fa3");
+  EXPECT_THAT(only_conflict(resolve(mla), "S8"), HasSubstr("serves MHA alone"));
+}
+
+// A sentence at the start on any other device, not a fault of a kernel.
+TEST(F10, OtherDevicesAreToldThatItNeedsSm90) {
+  for (const char* device : {"sm80", "sm89", "sm100"}) {
+    const std::string needs = std::string("fa3 needs sm90, this device is ") + device;
+    for (const char* flag :
+         {"--attention-backend", "--prefill-attention-backend", "--decode-attention-backend"}) {
+      const Resolution r = explain(device, "llama3-8b", std::string(flag) + " fa3");
+      EXPECT_THAT(only_conflict(r, "S8"), AllOf(HasSubstr(needs), HasSubstr("flashinfer"))) << flag;
+    }
+    // Nobody named it: another serves, and the table says why it does not.
+    const Resolution unnamed = explain(device, "llama3-8b");
+    EXPECT_TRUE(unnamed.conflicts.empty());
+    EXPECT_EQ(head(unnamed, Phase::kDecode), "flashinfer");
+    EXPECT_THAT(to_table(unnamed), HasSubstr(std::string("needs sm90, this device is ") + device));
+  }
+  EXPECT_THAT(only_conflict(explain("cpu", "llama3-8b", "--attention-backend fa3"), "S8"),
+              HasSubstr("fa3 needs sm90, this device is a CPU"));
 }
 
 }  // namespace
