@@ -53,7 +53,7 @@ void Copies::start(sched::CacheWork work, const Answers& answers) {
 }
 
 void Copies::store(sched::CacheWork::Store s, const Answers& answers) {
-  tier_->write(nullptr, std::move(s.page), kv::page_runs(config_.geometry, host_->view(), s.from),
+  tier_->write(std::move(s.page), kv::page_runs(config_.geometry, host_->view(), s.from),
                [copied = answers.copied, op = s.op](kv::TierResult result) {
                  copied({op}, result == kv::TierResult::kOk);
                });

@@ -1,10 +1,10 @@
 // A tier of KV pages below host memory. Everything is asynchronous: calls return at once, `done`
 // runs on a thread of the tier, never inside the call, exactly once. Calls from any thread, also
-// from within `done`, except flush(), clear() and destruction, which wait for those threads.
+// from within `done`, except clear() and destruction, which wait for those threads.
 //
 // A page is found by its key, and served only if the whole identity and a checksum are right. It
 // becomes visible only when it is whole (written, synced, renamed): kOk of a write promises that a
-// restart finds it, until it is evicted or released.
+// restart finds it, until it is evicted.
 #pragma once
 
 #include <cstdint>
@@ -44,12 +44,6 @@ struct TierStats {
   int64_t queued = 0;                          // operations not done
 };
 
-// Room in a tier's budget for pages that will be written; what is not used goes back when it dies.
-class TierRoom {
- public:
-  virtual ~TierRoom() = default;
-};
-
 class KvTier {
  public:
   using Done = std::function<void(TierResult)>;
@@ -60,24 +54,15 @@ class KvTier {
 
   // How many of `keys` are there, counted from the first to the first that is not; a hint.
   virtual void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) = 0;
-  // Room for `pages` pages of `bytes` each; older pages go for it. Null: there is none. Never waits
-  // for the medium.
-  virtual std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) = 0;
-  // `from` must stay as it is until `done`. One page out of `room`, which may be shared by writes;
-  // with null, or once all its pages are used, the write looks for room itself.
-  virtual void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from,
-                     Done done) = 0;
+  // `from` must stay as it is until `done`. Older pages go for it where the budget is used up.
+  virtual void write(PageIdentity page, PageRuns from, Done done) = 0;
   // `to` must stay until `done`, and holds the page's bytes only after kOk. The number is for
   // cancel().
   virtual uint64_t read(PageIdentity page, PageRuns to, Done done) = 0;
   // A read that has not begun ends as kCancelled.
   virtual void cancel(uint64_t read) = 0;
-  // Drops these pages, in the background.
-  virtual void release(std::vector<PageKey> keys) = 0;
   // Waits; drops every page. Writes that have not begun end as kCancelled.
   virtual Status clear() = 0;
-  // Waits until every write so far is done; false: not within `seconds`.
-  virtual bool flush(double seconds) = 0;
 };
 
 }  // namespace attune::kv

@@ -118,24 +118,4 @@ uint64_t LruLedger::evicted() const {
   return evicted_;
 }
 
-std::unique_ptr<LedgerRoom> LedgerRoom::make(std::shared_ptr<LruLedger> ledger, int32_t pages,
-                                             int64_t bytes) {
-  if (!ledger->reserve(pages * bytes)) return nullptr;
-  return std::unique_ptr<LedgerRoom>(new LedgerRoom(std::move(ledger), pages, bytes));
-}
-
-LedgerRoom::~LedgerRoom() {
-  ledger_->unreserve(left_ * bytes_);
-}
-
-std::optional<int64_t> LedgerRoom::take(TierRoom* room, LruLedger& ledger, int64_t bytes) {
-  if (auto* own = dynamic_cast<LedgerRoom*>(room)) {
-    int32_t left = own->left_.load();
-    while (left > 0)
-      if (own->left_.compare_exchange_weak(left, left - 1)) return own->bytes_;
-  }
-  if (!ledger.reserve(bytes)) return std::nullopt;
-  return bytes;
-}
-
 }  // namespace attune::kv

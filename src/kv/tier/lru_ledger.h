@@ -2,11 +2,9 @@
 // Every call is O(1) besides the scan's. Thread-safe.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -14,7 +12,6 @@
 #include <vector>
 
 #include "kv/layout/page_key.h"
-#include "kv/tier/kv_tier.h"
 
 namespace attune::kv {
 
@@ -83,26 +80,6 @@ class LruLedger {
   bool scanning_ = false;
   uint64_t scan_start_ = 0;
   std::unordered_set<PageKey, PageKeyHash> removed_;  // since scan_start_
-};
-
-// Reservations of pages to come, of `bytes` each.
-class LedgerRoom : public TierRoom {
- public:
-  // Null: there is none.
-  static std::unique_ptr<LedgerRoom> make(std::shared_ptr<LruLedger> ledger, int32_t pages,
-                                          int64_t bytes);
-  ~LedgerRoom() override;
-  // The bytes reserved for one page, the caller's from now on: from `room`, or from the ledger when
-  // it has none left or is null. Nullopt: there is no room.
-  static std::optional<int64_t> take(TierRoom* room, LruLedger& ledger, int64_t bytes);
-
- private:
-  LedgerRoom(std::shared_ptr<LruLedger> ledger, int32_t pages, int64_t bytes)
-      : ledger_(std::move(ledger)), left_(pages), bytes_(bytes) {}
-
-  const std::shared_ptr<LruLedger> ledger_;
-  std::atomic<int32_t> left_;
-  const int64_t bytes_;
 };
 
 }  // namespace attune::kv

@@ -78,23 +78,5 @@ TEST(LruLedger, AnAbandonedScanChangesNothing) {
   EXPECT_EQ(ledger.bytes(), 20);
 }
 
-TEST(LedgerRoom, WhatIsNotUsedGoesBack) {
-  const auto ledger = std::make_shared<LruLedger>(100);
-  EXPECT_EQ(LedgerRoom::make(ledger, 11, 10), nullptr);
-  auto room = LedgerRoom::make(ledger, 2, 40);
-  ASSERT_NE(room, nullptr);
-  EXPECT_EQ(LedgerRoom::take(room.get(), *ledger, 5), 40);
-  EXPECT_EQ(LedgerRoom::take(room.get(), *ledger, 5), 40);
-  EXPECT_EQ(LedgerRoom::take(room.get(), *ledger, 5), 5);  // it is used up
-  EXPECT_EQ(LedgerRoom::take(nullptr, *ledger, 16), std::nullopt);
-  ledger->unreserve(85);
-  room.reset();
-  EXPECT_TRUE(ledger->reserve(100));
-  ledger->unreserve(100);
-  room = LedgerRoom::make(ledger, 10, 10);
-  room.reset();
-  EXPECT_TRUE(ledger->reserve(100));
-}
-
 }  // namespace
 }  // namespace attune::kv

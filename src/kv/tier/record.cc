@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kMagic = "ATTUNEKV";
 constexpr uint32_t kVersion = 1;
-constexpr int64_t kFixedBytes = 124;
+constexpr int64_t kFixedBytes = kLeastRecordBytes - kRecordChecksumBytes;
 
 template <typename T>
 void put(std::string& out, T value) {

@@ -16,6 +16,7 @@
 namespace attune::kv {
 
 inline constexpr int64_t kRecordChecksumBytes = 16;
+inline constexpr int64_t kLeastRecordBytes = 124 + kRecordChecksumBytes;  // of no tokens
 // What a record takes beside its payload, where its tokens are not known yet: up to 900 of them.
 inline constexpr int64_t kRecordOverhead = 4096;
 

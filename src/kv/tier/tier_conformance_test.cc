@@ -109,7 +109,7 @@ TEST_P(Conformance, AcknowledgedMeansThere) {
   std::atomic<int> absent{0};
   Outcomes outcomes;
   for (TestPage& page : pages)
-    tier->write(nullptr, page.identity, page.runs(),
+    tier->write(page.identity, page.runs(),
                 [&, key = page.identity.key, done = outcomes.next()](TierResult result) {
                   if (!world_->get(key)) ++absent;
                   done(result);
@@ -129,14 +129,10 @@ TEST_P(Conformance, TheLastOfTwoWritesStays) {
   EXPECT_EQ(tier->stats().pages, 1);
 }
 
-TEST_P(Conformance, ReleaseAndClear) {
+TEST_P(Conformance, Clear) {
   const auto tier = open();
   auto pages = make_pages(20, tier->info().root_salt);
   write_all(*tier, pages);
-  tier->release({pages[0].identity.key, pages[1].identity.key});
-  EXPECT_TRUE(eventually([&] { return !world_->get(pages[1].identity.key); }));
-  EXPECT_FALSE(world_->get(pages[0].identity.key));
-  EXPECT_EQ(count_of(TierResult::kOk, read_all(*tier, pages)), 18u);
   const std::string root_salt = tier->info().root_salt;
   EXPECT_TRUE(tier->clear().ok());
   EXPECT_EQ(world_->held_bytes(), 0);
@@ -179,26 +175,15 @@ TEST_P(Conformance, TheOrderOfUseOutlivesARestart) {
   EXPECT_EQ(results[1], TierResult::kMiss);
 }
 
-TEST_P(Conformance, RoomIsPromisedOnce) {
+TEST_P(Conformance, APageAboveTheBudgetIsRefusedAndDrivesNoneOut) {
   const auto tier = open({.budget_bytes = 100'000});
-  auto pages = make_pages(4, tier->info().root_salt, 0, 1, 20'000);
-  EXPECT_EQ(tier->reserve(1, 100'000), nullptr);
-  EXPECT_EQ(tier->reserve(5, 20'000), nullptr);
-  std::shared_ptr<TierRoom> room = tier->reserve(3, 20'000);
-  ASSERT_NE(room, nullptr);
-  EXPECT_EQ(tier->reserve(3, 20'000), nullptr);
-  auto big = make_pages(1, tier->info().root_salt, 1, 1, 60'000);
-  EXPECT_EQ(write_one(*tier, big[0]), TierResult::kFull);  // the room is another's
+  auto pages = make_pages(3, tier->info().root_salt, 0, 1, 20'000);
+  EXPECT_THAT(write_all(*tier, pages), Each(TierResult::kOk));
+  auto big = make_pages(1, tier->info().root_salt, 1, 1, 100'000);
+  EXPECT_EQ(write_one(*tier, big[0]), TierResult::kFull);
   EXPECT_EQ(tier->stats().full, 1u);
-  Outcomes outcomes;
-  for (int i = 0; i < 3; ++i)
-    tier->write(room, pages[i].identity, pages[i].runs(), outcomes.next());
-  EXPECT_THAT(outcomes.wait(), Each(TierResult::kOk));
-  EXPECT_EQ(write_one(*tier, big[0]), TierResult::kOk);  // it is used up, and pages are evicted
-  room = tier->reserve(3, 20'000);
-  ASSERT_NE(room, nullptr);
-  room.reset();
-  EXPECT_NE(tier->reserve(3, 20'000), nullptr);
+  EXPECT_THAT(read_all(*tier, pages), Each(TierResult::kOk));
+  EXPECT_EQ(tier->stats().evicted, 0u);
 }
 
 // Calls `damage` with the record of a page, puts back what it makes of it, and expects that it is
@@ -343,7 +328,7 @@ TEST_P(Conformance, TheDestructorCancelsWhatIsQueuedAndWaitsForWhatRuns) {
   Outcomes outcomes;
   TestPage got = pages[1].blank();
   tier->read(got.identity, got.runs(), outcomes.next());
-  tier->write(tier->reserve(1, 3000), pages[2].identity, pages[2].runs(), outcomes.next());
+  tier->write(pages[2].identity, pages[2].runs(), outcomes.next());
   tier->match(keys_of(pages), outcomes.next_match());
   std::thread end([&] { tier.reset(); });
   world_->let_go();
@@ -356,37 +341,14 @@ TEST_P(Conformance, TheDestructorCancelsWhatIsQueuedAndWaitsForWhatRuns) {
   EXPECT_TRUE(results[0] == TierResult::kCancelled || results[0] == TierResult::kOk);
 }
 
-TEST_P(Conformance, FlushWaitsForWrites) {
-  const auto tier = open({.threads = 1});
-  auto pages = make_pages(12, tier->info().root_salt);
-  EXPECT_TRUE(tier->flush(0));
-  write_one(*tier, pages[0]);
-  Busy busy(*world_, *tier, pages[0]);
-  Outcomes outcomes;
-  std::atomic<int> done{0};
-  for (TestPage& page : pages)
-    tier->write(nullptr, page.identity, page.runs(),
-                [&done, next = outcomes.next()](TierResult result) {
-                  ++done;
-                  next(result);
-                });
-  EXPECT_FALSE(tier->flush(0.01));
-  world_->let_go();
-  EXPECT_TRUE(tier->flush(60));
-  EXPECT_EQ(done, 12);
-  EXPECT_THAT(outcomes.wait(), Each(TierResult::kOk));
-  busy.outcome.wait();
-}
-
 TEST_P(Conformance, ClearCancelsWritesThatHaveNotBegun) {
   const auto tier = open({.threads = 1});
   auto pages = make_pages(3, tier->info().root_salt);
   write_one(*tier, pages[0]);
   Busy busy(*world_, *tier, pages[0]);
   Outcomes outcomes;
-  for (TestPage& page : pages) tier->write(nullptr, page.identity, page.runs(), outcomes.next());
+  for (TestPage& page : pages) tier->write(page.identity, page.runs(), outcomes.next());
   std::thread clearing([&] { EXPECT_TRUE(tier->clear().ok()); });
-  EXPECT_TRUE(eventually([&] { return tier->flush(0) || tier->stats().queued == 3; }));
   world_->let_go();
   clearing.join();
   for (TierResult result : outcomes.wait())
@@ -400,7 +362,7 @@ TEST_P(Conformance, TheQueueIsBounded) {
   write_one(*tier, pages[0]);
   Busy busy(*world_, *tier, pages[0]);
   Outcomes outcomes;
-  for (TestPage& page : pages) tier->write(nullptr, page.identity, page.runs(), outcomes.next());
+  for (TestPage& page : pages) tier->write(page.identity, page.runs(), outcomes.next());
   world_->let_go();
   const auto results = outcomes.wait();
   EXPECT_EQ(count_of(TierResult::kFull, results), 7u);
@@ -426,7 +388,7 @@ TEST_P(Conformance, ReadsGoBeforeWrites) {
       done(result);
     };
   };
-  for (int i = 1; i < 6; ++i) tier->write(nullptr, pages[i].identity, pages[i].runs(), noted('w'));
+  for (int i = 1; i < 6; ++i) tier->write(pages[i].identity, pages[i].runs(), noted('w'));
   TestPage got = pages[0].blank();
   tier->read(got.identity, got.runs(), noted('r'));
   world_->let_go();
@@ -441,18 +403,17 @@ TEST_P(Conformance, DoneMayAskForMore) {
   TestPage got = pages[0].blank();
   Outcomes read, write;
   const auto read_done = read.next();
-  tier->write(
-      nullptr, pages[0].identity, pages[0].runs(), [&, done = write.next()](TierResult result) {
-        tier->read(got.identity, got.runs(),
-                   [read_done](TierResult r) { std::thread([&] { read_done(r); }).join(); });
-        done(result);
-      });
+  tier->write(pages[0].identity, pages[0].runs(), [&, done = write.next()](TierResult result) {
+    tier->read(got.identity, got.runs(),
+               [read_done](TierResult r) { std::thread([&] { read_done(r); }).join(); });
+    done(result);
+  });
   write.wait();
   EXPECT_THAT(read.wait(), Each(TierResult::kOk));
   EXPECT_TRUE(got == pages[0]);
 }
 
-// Writers, readers and releases of the same pages: a read gives the page or nothing.
+// Writers and readers of the same pages, which the budget evicts: a read gives the page or nothing.
 TEST_P(Conformance, ConcurrentUseNeverServesAWrongPage) {
   const auto one = open({.budget_bytes = 300'000}), two = open({.budget_bytes = 300'000});
   const auto pages = make_pages(30, one->info().root_salt, 0, 2, 8'000);
@@ -474,7 +435,6 @@ TEST_P(Conformance, ConcurrentUseNeverServesAWrongPage) {
         TestPage wanted = got[i].blank();
         if (!(got[i] == wanted.fill())) ++wrong;
       }
-      if (round % 5 == 0) tier.release({pages[random() % pages.size()].identity.key});
     }
   };
   std::vector<std::thread> threads;

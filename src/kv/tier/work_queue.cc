@@ -27,7 +27,7 @@ WorkQueue::~WorkQueue() {
   {
     Lock lock(mutex_);
     stop_ = true;
-    for (Kind kind : {Kind::kMatch, Kind::kRead, Kind::kRelease, Kind::kWrite}) refuse_all(kind);
+    for (Kind kind : {Kind::kMatch, Kind::kRead, Kind::kWrite}) refuse_all(kind);
   }
   work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -37,27 +37,17 @@ void WorkQueue::match(std::vector<PageKey> keys, std::function<void(int32_t)> do
   push({.kind = Kind::kMatch, .keys = std::move(keys), .matched = std::move(done)});
 }
 
-void WorkQueue::write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from,
-                      KvTier::Done done) {
-  push({.kind = Kind::kWrite,
-        .page = std::move(page),
-        .runs = from,
-        .room = std::move(room),
-        .done = std::move(done)});
+void WorkQueue::write(PageIdentity page, PageRuns from, KvTier::Done done) {
+  push({.kind = Kind::kWrite, .page = std::move(page), .runs = from, .done = std::move(done)});
 }
 
 uint64_t WorkQueue::read(PageIdentity page, PageRuns to, KvTier::Done done) {
   return push({.kind = Kind::kRead, .page = std::move(page), .runs = to, .done = std::move(done)});
 }
 
-void WorkQueue::release(std::vector<PageKey> keys) {
-  push({.kind = Kind::kRelease, .keys = std::move(keys)});
-}
-
 uint64_t WorkQueue::push(TierOp op) {
   Lock lock(mutex_);
   const uint64_t number = op.number = next_++;
-  if (op.kind == Kind::kWrite) open_writes_.insert(number);
   if (stop_) {
     refuse(std::move(op), TierResult::kCancelled);
   } else if (std::ssize(queue(op.kind)) >= config_.max_queued) {
@@ -91,13 +81,6 @@ void WorkQueue::cancel(uint64_t read) {
   reads.erase(at);
   lock.unlock();
   work_.notify_one();
-}
-
-bool WorkQueue::flush(double seconds) {
-  Lock lock(mutex_);
-  const uint64_t last = next_;
-  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                           [&] { return open_writes_.empty() || *open_writes_.begin() >= last; });
 }
 
 Status WorkQueue::without_writes(const std::function<Status()>& task) {
@@ -171,7 +154,7 @@ void WorkQueue::work() {
         if (op.done) finish(op, TierResult::kFailed);
       }
     }
-    batch.clear();  // rooms and callbacks go before the lock is taken
+    batch.clear();  // callbacks go before the lock is taken
 
     lock.lock();
     if (kind == static_cast<int>(Kind::kRead)) counts_.read_seconds += seconds_since(start);
@@ -201,15 +184,8 @@ void WorkQueue::finish(TierOp& op, TierResult result) {
       ++counts_.full;
     }
   }
-  op.room.reset();
   const KvTier::Done done = std::exchange(op.done, nullptr);
   done(result);
-  if (read) return;
-  {
-    Lock lock(mutex_);  // after `done`, so that flush() has seen every one of them
-    open_writes_.erase(op.number);
-  }
-  changed_.notify_all();
 }
 
 void WorkQueue::finish_match(TierOp& op, int32_t found) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <thread>
 #include <vector>
@@ -19,13 +18,12 @@ namespace attune::kv {
 
 struct TierOp {
   // In the order of their turn.
-  enum class Kind : uint8_t { kRefused, kMatch, kRead, kRelease, kWrite };
+  enum class Kind : uint8_t { kRefused, kMatch, kRead, kWrite };
   Kind kind = Kind::kMatch;
   uint64_t number = 0;
-  PageIdentity page;               // kRead, kWrite
-  PageRuns runs;                   // kRead, kWrite
-  std::shared_ptr<TierRoom> room;  // kWrite
-  std::vector<PageKey> keys;       // kMatch, kRelease
+  PageIdentity page;          // kRead, kWrite
+  PageRuns runs;              // kRead, kWrite
+  std::vector<PageKey> keys;  // kMatch
   std::function<void(int32_t)> matched;
   KvTier::Done done;
   TierResult refusal = TierResult::kCancelled;  // kRefused
@@ -34,7 +32,7 @@ struct TierOp {
 struct WorkQueueConfig {
   int threads = 1;
   int32_t max_queued = 1 << 16;         // reads and writes each
-  int32_t max_batch = 1;                // matches, reads or releases that go to perform() together
+  int32_t max_batch = 1;                // matches or reads that go to perform() together
   int32_t max_write_batch = 1;          // writes likewise
   int64_t max_batch_bytes = INT64_MAX;  // of payload; one operation may be bigger
 };
@@ -50,11 +48,9 @@ class WorkQueue {
 
   // As the tier's own calls of these names.
   void match(std::vector<PageKey> keys, std::function<void(int32_t)> done);
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, KvTier::Done done);
+  void write(PageIdentity page, PageRuns from, KvTier::Done done);
   uint64_t read(PageIdentity page, PageRuns to, KvTier::Done done);
-  void release(std::vector<PageKey> keys);
   void cancel(uint64_t read);
-  bool flush(double seconds);
   // Queued writes end as kCancelled, those under way are waited for, then `task` runs while no
   // write does.
   Status without_writes(const std::function<Status()>& task);
@@ -66,7 +62,7 @@ class WorkQueue {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  static constexpr int kKinds = 5;
+  static constexpr int kKinds = 4;
 
   uint64_t push(TierOp op);
   void work();
@@ -82,9 +78,8 @@ class WorkQueue {
   std::condition_variable work_;     // something may run
   std::condition_variable changed_;  // a write is done
   std::deque<TierOp> queues_[kKinds];
-  std::set<uint64_t> open_writes_;  // not done, in the order of their numbers
-  int writers_ = 0;                 // threads at work on writes
-  int holders_ = 0;                 // of without_writes()
+  int writers_ = 0;  // threads at work on writes
+  int holders_ = 0;  // of without_writes()
   uint64_t next_ = 1;
   bool stop_ = false;
   TierStats counts_;

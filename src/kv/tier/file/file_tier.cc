@@ -78,7 +78,7 @@ FileTier::FileTier(const TierConfig& config, FileOps& ops, std::unique_ptr<Stora
       fingerprint_(record_fingerprint(config.identity)),
       ops_(ops),
       folder_(std::move(folder)),
-      ledger_(std::make_shared<LruLedger>(config.budget_bytes)),
+      ledger_(config.budget_bytes),
       info_{"file", folder_->root_salt(), true, true, config.budget_bytes},
       queue_({.threads = config.threads > 0 ? config.threads : 4,
               .max_queued = config.max_queued,
@@ -98,22 +98,17 @@ FileTier::~FileTier() {
 
 TierStats FileTier::stats() const {
   TierStats stats;
-  stats.pages = ledger_->pages();
-  stats.bytes = ledger_->bytes();
-  stats.evicted = ledger_->evicted();
+  stats.pages = ledger_.pages();
+  stats.bytes = ledger_.bytes();
+  stats.evicted = ledger_.evicted();
   queue_.add_stats(stats);
   return stats;
-}
-
-std::unique_ptr<TierRoom> FileTier::reserve(int32_t pages, int64_t bytes) {
-  return LedgerRoom::make(ledger_, pages, charge_to_come(bytes));
 }
 
 void FileTier::perform(std::span<TierOp> ops) {
   if (ops.front().kind == TierOp::Kind::kWrite) return write_now(ops);
   for (TierOp& op : ops) {
     if (op.kind == TierOp::Kind::kMatch) match_now(op);
-    if (op.kind == TierOp::Kind::kRelease) release_now(op);
     if (op.kind == TierOp::Kind::kRead) queue_.finish(op, read_now(op));
   }
 }
@@ -127,14 +122,10 @@ void FileTier::match_now(TierOp& op) {
   queue_.finish_match(op, found);
 }
 
-void FileTier::release_now(const TierOp& op) {
-  for (const PageKey& key : op.keys) remove(key);
-}
-
 void FileTier::remove(const PageKey& key) {
   std::lock_guard lock(key_lock(key));
   const std::string path = folder_->page_path(key);
-  ledger_->remove(key);
+  ledger_.remove(key);
   if (ops_.unlink(path) != 0 && errno != ENOENT) failed("remove", path);
 }
 
@@ -145,7 +136,7 @@ void FileTier::remove_damaged(const PageKey& key, int file) {
   struct stat own, there;
   if (ops_.fstat(file, &own) != 0 || ops_.stat(path, &there) != 0) return;
   if (own.st_ino != there.st_ino || own.st_dev != there.st_dev) return;
-  ledger_->remove(key);
+  ledger_.remove(key);
   if (ops_.unlink(path) != 0 && errno != ENOENT) failed("remove", path);
 }
 
@@ -153,7 +144,7 @@ void FileTier::remove_damaged(const PageKey& key, int file) {
 void FileTier::forget_if_gone(const PageKey& key) {
   std::lock_guard lock(key_lock(key));
   struct stat is;
-  if (ops_.stat(folder_->page_path(key), &is) != 0 && errno == ENOENT) ledger_->remove(key);
+  if (ops_.stat(folder_->page_path(key), &is) != 0 && errno == ENOENT) ledger_.remove(key);
 }
 
 TierResult FileTier::read_now(const TierOp& op) {
@@ -186,7 +177,7 @@ TierResult FileTier::read_open_file(const TierOp& op, int file) {
     return TierResult::kCorrupt;
   ops_.set_used_now(file);  // a folder that only lets itself be read serves too
   std::lock_guard lock(key_lock(op.page.key));
-  if (ops_.fstat(file, &is) == 0 && is.st_nlink > 0) ledger_->put(op.page.key, charge(bytes));
+  if (ops_.fstat(file, &is) == 0 && is.st_nlink > 0) ledger_.put(op.page.key, charge(bytes));
   return TierResult::kOk;
 }
 
@@ -218,10 +209,8 @@ bool FileTier::write_record(const TierOp& op, int file, Pending& pending) {
 
 // The whole record is on the medium under a name that no reader looks for.
 TierResult FileTier::write_temp(const TierOp& op, Pending& pending) {
-  const std::optional<int64_t> reserved =
-      LedgerRoom::take(op.room.get(), *ledger_, charge_to_come(op.runs.total()));
-  if (!reserved) return TierResult::kFull;
-  pending.reserved = *reserved;
+  pending.reserved = charge_to_come(op.runs.total());
+  if (!ledger_.reserve(pending.reserved)) return TierResult::kFull;
   make_room();
   pending.temp = folder_->temp_path();
   const int file = ops_.open(pending.temp, O_CREAT | O_EXCL | O_WRONLY, 0644);
@@ -233,7 +222,7 @@ TierResult FileTier::write_temp(const TierOp& op, Pending& pending) {
     if (ops_.close(file) != 0 && result == TierResult::kOk) result = failed("write", pending.temp);
     if (result != TierResult::kOk) ops_.unlink(pending.temp);
   }
-  if (result != TierResult::kOk) ledger_->unreserve(pending.reserved);
+  if (result != TierResult::kOk) ledger_.unreserve(pending.reserved);
   return result;
 }
 
@@ -243,10 +232,10 @@ TierResult FileTier::publish(const TierOp& op, Pending& pending) {
   if (ops_.rename(pending.temp, path) != 0) {
     const TierResult result = failed("rename to", path);
     ops_.unlink(pending.temp);
-    ledger_->unreserve(pending.reserved);
+    ledger_.unreserve(pending.reserved);
     return result;
   }
-  ledger_->put(op.page.key, charge(pending.bytes), pending.reserved);
+  ledger_.put(op.page.key, charge(pending.bytes), pending.reserved);
   return TierResult::kOk;
 }
 
@@ -274,9 +263,9 @@ void FileTier::sync_folders(std::span<TierOp> ops, std::span<Pending> pending) {
 }
 
 void FileTier::make_room() {
-  while (const std::optional<LruLedger::Victim> victim = ledger_->victim()) {
+  while (const std::optional<LruLedger::Victim> victim = ledger_.victim()) {
     std::lock_guard lock(key_lock(victim->key));
-    if (!ledger_->evict(*victim)) continue;
+    if (!ledger_.evict(*victim)) continue;
     const std::string path = folder_->page_path(victim->key);
     if (ops_.unlink(path) != 0 && errno != ENOENT) failed("remove", path);
   }
@@ -290,11 +279,11 @@ Status FileTier::clear() {
         [&](const StorageFolder::Page& page) {
           std::lock_guard lock(key_lock(page.key));
           const std::string path = folder_->page_path(page.key);
-          ledger_->remove(page.key);
+          ledger_.remove(page.key);
           if (ops_.unlink(path) != 0 && errno != ENOENT && status.ok())
             status = io_error(base::cat("cannot remove ", path, ": ", std::strerror(errno)));
         });
-    if (listed.ok() && status.ok()) ledger_->clear();
+    if (listed.ok() && status.ok()) ledger_.clear();
     return listed.ok() ? status : listed;
   });
 }
@@ -328,29 +317,32 @@ void FileTier::scan_loop() {
 }
 
 void FileTier::scan() {
-  ledger_->begin_scan();
+  ledger_.begin_scan();
   std::vector<StorageFolder::Page> pages;
   const Status status =
       folder_->for_each_page([this] { return stop_.load(); },
                              [&](const StorageFolder::Page& page) { pages.push_back(page); });
   if (!status.ok()) {
     if (status.code() != Code::kCancelled) base::log_warning(status.message());
-    return ledger_->abandon_scan();
+    return ledger_.abandon_scan();
   }
   std::sort(pages.begin(), pages.end(),
             [](const auto& a, const auto& b) { return a.used_ns < b.used_ns; });
   std::vector<LruLedger::Seen> seen;
   seen.reserve(pages.size());
   for (const StorageFolder::Page& page : pages) seen.push_back({page.key, charge(page.bytes)});
-  ledger_->end_scan(seen);
+  ledger_.end_scan(seen);
   make_room();
   folder_->remove_stale_temps();
 }
 
-// Says what errno means, at most once in ten seconds.
+// Says what errno means, at most once in ten seconds; then also looks what is left of a folder that
+// has lost something.
 TierResult FileTier::failed(const char* what, const std::string& path) {
   const int error = errno;
-  if (complaints_.may())
+  const bool told = complaints_.may();
+  if (told && error == ENOENT) rescan();
+  if (told)
     base::log_warning("storage folder: cannot ", what, " ", path, ": ", std::strerror(error));
   return error == ENOSPC || error == EDQUOT ? TierResult::kFull : TierResult::kFailed;
 }

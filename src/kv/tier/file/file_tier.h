@@ -31,17 +31,14 @@ class FileTier final : public KvTier {
   void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override {
     queue_.match(std::move(keys), std::move(done));
   }
-  std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override {
-    queue_.write(std::move(room), std::move(page), from, std::move(done));
+  void write(PageIdentity page, PageRuns from, Done done) override {
+    queue_.write(std::move(page), from, std::move(done));
   }
   uint64_t read(PageIdentity page, PageRuns to, Done done) override {
     return queue_.read(std::move(page), to, std::move(done));
   }
   void cancel(uint64_t read) override { queue_.cancel(read); }
-  void release(std::vector<PageKey> keys) override { queue_.release(std::move(keys)); }
   Status clear() override;
-  bool flush(double seconds) override { return queue_.flush(seconds); }
 
   std::string page_path(const PageKey& key) const { return folder_->page_path(key); }
   // The folder has been looked through at least once since the start or the last rescan().
@@ -54,7 +51,6 @@ class FileTier final : public KvTier {
   FileTier(const TierConfig& config, FileOps& ops, std::unique_ptr<StorageFolder> folder);
   void perform(std::span<TierOp> ops);
   void match_now(TierOp& op);
-  void release_now(const TierOp& op);
   TierResult read_now(const TierOp& op);
   TierResult read_open_file(const TierOp& op, int file);
   void write_now(std::span<TierOp> ops);
@@ -76,7 +72,7 @@ class FileTier final : public KvTier {
   const PageKey fingerprint_;
   FileOps& ops_;
   const std::unique_ptr<StorageFolder> folder_;
-  const std::shared_ptr<LruLedger> ledger_;
+  LruLedger ledger_;
   TierInfo info_;
   // What the ledger says of a key and its name in the folder change together.
   std::array<std::mutex, kKeyLocks> key_locks_;

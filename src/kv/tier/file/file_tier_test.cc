@@ -132,6 +132,35 @@ TEST(FileTier, FilesThatVanishOrAppearAreNoSurprise) {
   EXPECT_TRUE(fs::exists(fs::path(path).parent_path() / "notes.txt"));
 }
 
+// The gauge went on to show the pages of a folder that somebody had deleted.
+TEST(FileTier, AFolderDeletedUnderTheServerHasNoPages) {
+  const TestFolder folder;
+  const auto tier = open(folder.path() + "/cache");
+  auto pages = make_pages(6, tier->info().root_salt);
+  EXPECT_THAT(write_all(*tier, pages), Each(TierResult::kOk));
+  EXPECT_EQ(tier->stats().pages, 6);
+  fs::remove_all(folder.path() + "/cache");
+  EXPECT_EQ(write_one(*tier, pages[0]), TierResult::kFailed);
+  tier->wait_for_scan();
+  EXPECT_EQ(tier->stats().pages, 0);
+  EXPECT_EQ(tier->stats().bytes, 0);
+  EXPECT_FALSE(fs::exists(folder.path() + "/cache"));  // it may be a disk that is not there now
+}
+
+// Junk with a page's name counted as a page until somebody asked for it.
+TEST(FileTier, WhatOnlyHasAPagesNameDoesNotCount) {
+  const TestFolder folder;
+  const auto tier = open(folder.path());
+  auto pages = make_pages(3, tier->info().root_salt);
+  EXPECT_EQ(write_one(*tier, pages[0]), TierResult::kOk);
+  fs::create_directory(tier->page_path(pages[1].identity.key));
+  std::ofstream(tier->page_path(pages[2].identity.key)) << "junk";
+  tier->rescan();
+  tier->wait_for_scan();
+  EXPECT_EQ(tier->stats().pages, 1);
+  EXPECT_THAT(read_all(*tier, {pages[0]}), Each(TierResult::kOk));
+}
+
 TEST(FileTier, AFolderAboveItsBudgetIsTrimmedAtTheStart) {
   const TestFolder folder;
   {

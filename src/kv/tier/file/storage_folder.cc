@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "kv/tier/digits.h"
+#include "kv/tier/record.h"
 
 namespace attune::kv {
 namespace {
@@ -184,6 +185,7 @@ Status StorageFolder::for_each_page(const std::function<bool()>& stop,
         struct stat is;
         const std::optional<PageKey> key = key_of(name);
         if (!key || ops_.stat(path + "/" + name, &is) != 0) continue;  // went away meanwhile
+        if (!S_ISREG(is.st_mode) || is.st_size < kLeastRecordBytes) continue;  // none, by its looks
         visit({*key, is.st_size, int64_t{is.st_mtim.tv_sec} * 1'000'000'000 + is.st_mtim.tv_nsec});
       }
     }

@@ -77,7 +77,6 @@ RedisTier::RedisTier(const TierConfig& config, const RedisUrl& url, std::string 
       info_{"redis", std::move(root_salt), true, true, config.budget_bytes},
       pool_(url, {config.connect_seconds, config.command_seconds},
             [this](RedisConnection& redis) { return keep_salt(redis); }),
-      ledger_(std::make_shared<LruLedger>(config.budget_bytes)),
       queue_({.threads = config.threads > 0 ? config.threads : 2,
               .max_queued = config.max_queued,
               .max_batch = kBatch,
@@ -104,10 +103,6 @@ TierStats RedisTier::stats() const {
   return stats;
 }
 
-std::unique_ptr<TierRoom> RedisTier::reserve(int32_t pages, int64_t bytes) {
-  return LedgerRoom::make(ledger_, pages, bytes + kRecordOverhead);
-}
-
 void RedisTier::perform(std::span<TierOp> ops) {
   Result<std::unique_ptr<RedisConnection>> redis = pool_.take();
   if (!redis.ok()) {
@@ -125,11 +120,8 @@ void RedisTier::perform(std::span<TierOp> ops) {
     case TierOp::Kind::kRead:
       read_now(**redis, ops);
       break;
-    case TierOp::Kind::kWrite:
-      write_now(**redis, ops);
-      break;
     default:
-      release_now(**redis, ops);
+      write_now(**redis, ops);
       break;
   }
   pool_.give(std::move(*redis));
@@ -155,19 +147,6 @@ int32_t RedisTier::match_now(RedisConnection& redis, const std::vector<PageKey>&
 void RedisTier::drop(RedisConnection& redis, const PageKey& key,
                      std::string_view only_if_starts_with) {
   send_script(redis, kDropScript, hex_digits(key), only_if_starts_with);
-}
-
-void RedisTier::release_now(RedisConnection& redis, std::span<TierOp> ops) {
-  int64_t sent = 0;
-  for (const TierOp& op : ops)
-    for (const PageKey& key : op.keys) {
-      drop(redis, key, {});
-      ++sent;
-    }
-  send_counts(redis);
-  for (; sent > 0; --sent)
-    if (!redis.next().ok()) return;
-  take_counts(redis);
 }
 
 void RedisTier::read_now(RedisConnection& redis, std::span<TierOp> ops) {
@@ -213,17 +192,15 @@ void RedisTier::drop_damaged(RedisConnection& redis, std::span<Damaged> damaged)
 }
 
 void RedisTier::write_now(RedisConnection& redis, std::span<TierOp> ops) {
-  std::vector<std::optional<int64_t>> rooms;
-  for (const TierOp& op : ops) {
-    rooms.push_back(LedgerRoom::take(op.room.get(), *ledger_, op.runs.total() + kRecordOverhead));
-    if (rooms.back()) send_write(redis, op);
-  }
+  const auto fits = [this](const TierOp& op) {
+    return config_.budget_bytes == 0 || op.runs.total() + kRecordOverhead <= config_.budget_bytes;
+  };
+  for (const TierOp& op : ops)
+    if (fits(op)) send_write(redis, op);
   send_counts(redis);
   std::vector<TierResult> results;
-  for (const std::optional<int64_t>& room : rooms) {
-    results.push_back(room ? take_written(redis) : TierResult::kFull);
-    if (room) ledger_->unreserve(*room);  // the server counts from here on
-  }
+  for (const TierOp& op : ops)
+    results.push_back(fits(op) ? take_written(redis) : TierResult::kFull);
   take_counts(redis);
   for (size_t i = 0; i < ops.size(); ++i) queue_.finish(ops[i], results[i]);
 }

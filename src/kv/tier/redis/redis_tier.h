@@ -16,7 +16,6 @@
 #include <string>
 
 #include "kv/tier/kv_tier.h"
-#include "kv/tier/lru_ledger.h"
 #include "kv/tier/make_tier.h"
 #include "kv/tier/redis/connection.h"
 #include "kv/tier/throttle.h"
@@ -33,17 +32,14 @@ class RedisTier final : public KvTier {
   void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override {
     queue_.match(std::move(keys), std::move(done));
   }
-  std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override {
-    queue_.write(std::move(room), std::move(page), from, std::move(done));
+  void write(PageIdentity page, PageRuns from, Done done) override {
+    queue_.write(std::move(page), from, std::move(done));
   }
   uint64_t read(PageIdentity page, PageRuns to, Done done) override {
     return queue_.read(std::move(page), to, std::move(done));
   }
   void cancel(uint64_t read) override { queue_.cancel(read); }
-  void release(std::vector<PageKey> keys) override { queue_.release(std::move(keys)); }
   Status clear() override;
-  bool flush(double seconds) override { return queue_.flush(seconds); }
 
  private:
   struct Damaged {
@@ -55,7 +51,6 @@ class RedisTier final : public KvTier {
   Status keep_salt(RedisConnection& redis);
   void perform(std::span<TierOp> ops);
   int32_t match_now(RedisConnection& redis, const std::vector<PageKey>& keys);
-  void release_now(RedisConnection& redis, std::span<TierOp> ops);
   void read_now(RedisConnection& redis, std::span<TierOp> ops);
   TierResult take_record(const TierOp& op, const Result<RedisReply>& record);
   void drop_damaged(RedisConnection& redis, std::span<Damaged> damaged);
@@ -73,7 +68,6 @@ class RedisTier final : public KvTier {
   const PageKey fingerprint_;
   const TierInfo info_;
   RedisPool pool_;
-  const std::shared_ptr<LruLedger> ledger_;   // of reservations; the server has the pages'
   std::atomic<int64_t> pages_{0}, bytes_{0};  // as the server last said
   std::atomic<uint64_t> evicted_{0};
   Throttle complaints_;

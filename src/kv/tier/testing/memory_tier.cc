@@ -83,30 +83,26 @@ void MemoryStore::clear() {
 MemoryTier::MemoryTier(std::shared_ptr<MemoryStore> store, const TierConfig& config)
     : store_(std::move(store)),
       fingerprint_(record_fingerprint(config.identity)),
-      ledger_(std::make_shared<LruLedger>(config.budget_bytes)),
+      ledger_(config.budget_bytes),
       info_{"memory", store_->root_salt(), true, true, config.budget_bytes},
       queue_({.threads = config.threads > 0 ? config.threads : 2, .max_queued = config.max_queued},
              [this](std::span<TierOp> ops) { perform(ops.front()); }) {
-  for (const LruLedger::Seen& page : store_->by_use()) ledger_->put(page.key, page.bytes);
+  for (const LruLedger::Seen& page : store_->by_use()) ledger_.put(page.key, page.bytes);
 }
 
 TierStats MemoryTier::stats() const {
   TierStats stats;
-  stats.pages = ledger_->pages();
-  stats.bytes = ledger_->bytes();
-  stats.evicted = ledger_->evicted();
+  stats.pages = ledger_.pages();
+  stats.bytes = ledger_.bytes();
+  stats.evicted = ledger_.evicted();
   queue_.add_stats(stats);
   return stats;
-}
-
-std::unique_ptr<TierRoom> MemoryTier::reserve(int32_t pages, int64_t bytes) {
-  return LedgerRoom::make(ledger_, pages, bytes + kRecordOverhead);
 }
 
 Status MemoryTier::clear() {
   return queue_.without_writes([this] {
     store_->clear();
-    ledger_->clear();
+    ledger_.clear();
     return Status();
   });
 }
@@ -117,11 +113,6 @@ void MemoryTier::perform(TierOp& op) {
     int32_t found = 0;
     while (found < std::ssize(op.keys) && store_->get(op.keys[static_cast<size_t>(found)])) ++found;
     queue_.finish_match(op, found);
-  } else if (op.kind == TierOp::Kind::kRelease) {
-    for (const PageKey& key : op.keys) {
-      ledger_->remove(key);
-      store_->erase(key);
-    }
   } else {
     queue_.finish(op, op.kind == TierOp::Kind::kRead ? read_now(op) : write_now(op));
   }
@@ -135,11 +126,11 @@ TierResult MemoryTier::read_now(const TierOp& op) {
   if (record && fault == MemoryStore::Fault::kCorrupt) record->back() ^= 1;
   const bool right = record && scatter_record(*record, fingerprint_, op.page, op.runs);
   if (right) {
-    ledger_->put(op.page.key, std::ssize(*record));
+    ledger_.put(op.page.key, std::ssize(*record));
     store_->touch(op.page.key);
     return TierResult::kOk;
   }
-  ledger_->remove(op.page.key);
+  ledger_.remove(op.page.key);
   if (!record) return TierResult::kMiss;
   store_->erase(op.page.key);
   return TierResult::kCorrupt;
@@ -149,14 +140,13 @@ TierResult MemoryTier::write_now(const TierOp& op) {
   const MemoryStore::Fault fault = store_->next_fault(op.kind, op.page.key);
   if (fault == MemoryStore::Fault::kFail) return TierResult::kFailed;
   if (fault == MemoryStore::Fault::kFull) return TierResult::kFull;
-  const std::optional<int64_t> reserved =
-      LedgerRoom::take(op.room.get(), *ledger_, op.runs.total() + kRecordOverhead);
-  if (!reserved) return TierResult::kFull;
-  while (const std::optional<LruLedger::Victim> victim = ledger_->victim())
-    if (ledger_->evict(*victim)) store_->erase(victim->key);
+  const int64_t reserved = op.runs.total() + kRecordOverhead;
+  if (!ledger_.reserve(reserved)) return TierResult::kFull;
+  while (const std::optional<LruLedger::Victim> victim = ledger_.victim())
+    if (ledger_.evict(*victim)) store_->erase(victim->key);
   std::string record = gather_record(fingerprint_, op.page, op.runs);
   if (fault == MemoryStore::Fault::kCorrupt) record.back() ^= 1;
-  ledger_->put(op.page.key, std::ssize(record), *reserved);
+  ledger_.put(op.page.key, std::ssize(record), reserved);
   if (fault != MemoryStore::Fault::kLose) store_->put(op.page.key, std::move(record));
   return TierResult::kOk;
 }

@@ -77,17 +77,14 @@ class MemoryTier final : public KvTier {
   void match(std::vector<PageKey> keys, std::function<void(int32_t)> done) override {
     queue_.match(std::move(keys), std::move(done));
   }
-  std::unique_ptr<TierRoom> reserve(int32_t pages, int64_t bytes) override;
-  void write(std::shared_ptr<TierRoom> room, PageIdentity page, PageRuns from, Done done) override {
-    queue_.write(std::move(room), std::move(page), from, std::move(done));
+  void write(PageIdentity page, PageRuns from, Done done) override {
+    queue_.write(std::move(page), from, std::move(done));
   }
   uint64_t read(PageIdentity page, PageRuns to, Done done) override {
     return queue_.read(std::move(page), to, std::move(done));
   }
   void cancel(uint64_t read) override { queue_.cancel(read); }
-  void release(std::vector<PageKey> keys) override { queue_.release(std::move(keys)); }
   Status clear() override;
-  bool flush(double seconds) override { return queue_.flush(seconds); }
 
  private:
   void perform(TierOp& op);
@@ -96,7 +93,7 @@ class MemoryTier final : public KvTier {
 
   const std::shared_ptr<MemoryStore> store_;
   const PageKey fingerprint_;
-  const std::shared_ptr<LruLedger> ledger_;
+  LruLedger ledger_;
   const TierInfo info_;
   WorkQueue queue_;
 };

@@ -123,13 +123,13 @@ std::vector<TierResult> Outcomes::wait() {
 
 std::vector<TierResult> write_all(KvTier& tier, std::vector<TestPage>& pages) {
   Outcomes outcomes;
-  for (TestPage& page : pages) tier.write(nullptr, page.identity, page.runs(), outcomes.next());
+  for (TestPage& page : pages) tier.write(page.identity, page.runs(), outcomes.next());
   return outcomes.wait();
 }
 
 TierResult write_one(KvTier& tier, TestPage& page) {
   Outcomes outcome;
-  tier.write(nullptr, page.identity, page.runs(), outcome.next());
+  tier.write(page.identity, page.runs(), outcome.next());
   return outcome.wait().front();
 }
 
@@ -175,17 +175,19 @@ std::vector<TestPage> numbered_pages(int first, int count, const std::string& ro
 [[noreturn]] static void write_for_ever(const TierConfig& config, int first, int out) {
   const auto tier = make_tier(config);
   if (!tier.ok()) ::_exit(1);
-  std::vector<TestPage> pages;
   for (;; first += 50) {
     std::vector<TestPage> more = numbered_pages(first, 50, (*tier)->info().root_salt);
+    Outcomes outcomes;
     for (int i = 0; i < 50; ++i)
-      (*tier)->write(nullptr, more[i].identity, more[i].runs(), [first, i, out](TierResult result) {
-        const int number = first + i;
-        if (result == TierResult::kOk && ::write(out, &number, sizeof number) != sizeof number)
-          ::_exit(2);
-      });
-    (*tier)->flush(60);
-    pages = std::move(more);
+      (*tier)->write(
+          more[i].identity, more[i].runs(),
+          [first, i, out, done = outcomes.next()](TierResult result) {
+            const int number = first + i;
+            if (result == TierResult::kOk && ::write(out, &number, sizeof number) != sizeof number)
+              ::_exit(2);
+            done(result);
+          });
+    outcomes.wait();
   }
 }
 
