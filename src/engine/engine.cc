@@ -96,7 +96,8 @@ class EngineImpl final : public Engine {
     kv::KvTier* tier = loaded_.copies ? loaded_.copies->tier() : nullptr;
     if (!tier)
       return invalid_argument("there is no storage tier: start with --hicache-storage-backend");
-    ATTUNE_RETURN_IF_ERROR(tier->clear());
+    if (const Status cleared = tier->clear(); !cleared.ok())
+      return cleared.with_context("not everything in storage is cleared");
     return call<Status>([&] {
       loaded_.scheduler->forget_stored();
       publish_stats();

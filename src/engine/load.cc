@@ -211,7 +211,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
       cache_identity(options, resolution, rc, e.device->info(), fingerprint);
   ATTUNE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTier> tier,
                           open_storage(options, resolution, identity, rc.geometry.page_bytes()));
-  const kv::TierPlan tiers = tier_plan(resolution, tier.get());
+  const kv::TierPlan tiers = tier_plan(resolution, tier.get(), rc.geometry);
   if (resolution.hicache) {
     ATTUNE_ASSIGN_OR_RETURN(e.copies, make_copies(options, resolution, rc, *e.runner,
                                                   std::move(tier), *e.device, *e.stream));

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "kv/tier/make_tier.h"
+#include "kv/tier/record.h"
 
 namespace attune::engine {
 namespace {
@@ -99,7 +100,8 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
   return std::make_unique<Copies>(config, std::move(host), std::move(transfer), std::move(tier));
 }
 
-kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* tier) {
+kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* tier,
+                       const kv::KvGeometry& geometry) {
   kv::TierPlan plan;
   if (!resolution.hicache) return plan;
   const std::string& write = resolution.hicache->write_policy;
@@ -107,7 +109,9 @@ kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* 
                : write == "write_through_selective" ? kv::WritePolicy::kWriteThroughSelective
                                                     : kv::WritePolicy::kWriteThrough;
   plan.storage = tier != nullptr;
-  if (tier) plan.root_salt = tier->info().root_salt;
+  if (!tier) return plan;
+  plan.root_salt = tier->info().root_salt;
+  plan.storage_pages = tier->info().budget_bytes / (geometry.page_bytes() + kv::kRecordOverhead);
   return plan;
 }
 

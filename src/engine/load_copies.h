@@ -34,7 +34,8 @@ Result<std::unique_ptr<Copies>> make_copies(const Options& options,
                                             device::Device& device, device::Stream& compute);
 int32_t host_slots(const resolve::Resolution& resolution, const kv::KvGeometry& geometry);
 // What there is besides the device; `tier` may be null.
-kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* tier);
+kv::TierPlan tier_plan(const resolve::Resolution& resolution, const kv::KvTier* tier,
+                       const kv::KvGeometry& geometry);
 sched::CacheConfig cache_config(const Options& options, const resolve::Resolution& resolution,
                                 const kv::TierPlan& tiers, const kv::KvGeometry& geometry);
 

@@ -231,19 +231,19 @@ void show_version(Context&, HttpRequest, ExchangePtr exchange) {
 
 namespace {
 
-// The engine answers between two steps, so the loop must not wait for it.
-void have_engine_do(Context& context, ExchangePtr exchange, Status (Engine::*what)()) {
+// The engine answers between two steps, so the loop must not wait for it. `not_now`: the HTTP
+// status of kUnavailable.
+void have_engine_do(Context& context, ExchangePtr exchange, Status (Engine::*what)(), int not_now) {
   auto done = std::make_shared<Status>();
-  const auto answer = [exchange = std::move(exchange), done](const Status& worked) {
+  const auto answer = [exchange = std::move(exchange), done, not_now](const Status& worked) {
     const Status& status = worked.ok() ? *done : worked;
     if (status.ok()) {
       Json json;
       json.set("success", true);
       return respond_json(*exchange, json);
     }
-    // As in SGLang: refused while requests run.
     auto error = to_api_error(status);
-    if (status.code() == Code::kUnavailable) error.status = 400;
+    if (status.code() == Code::kUnavailable) error.status = not_now;
     exchange->respond(to_response(error));
   };
   context.worker->post([engine = context.model.engine, done, what] { *done = (engine->*what)(); },
@@ -253,11 +253,12 @@ void have_engine_do(Context& context, ExchangePtr exchange, Status (Engine::*wha
 }  // namespace
 
 void flush_cache(Context& context, HttpRequest, ExchangePtr exchange) {
-  have_engine_do(context, std::move(exchange), &Engine::flush_cache);
+  // As in SGLang: refused while requests run.
+  have_engine_do(context, std::move(exchange), &Engine::flush_cache, 400);
 }
 
 void clear_storage(Context& context, HttpRequest, ExchangePtr exchange) {
-  have_engine_do(context, std::move(exchange), &Engine::clear_storage);
+  have_engine_do(context, std::move(exchange), &Engine::clear_storage, 503);
 }
 
 void show_metrics(Context& context, HttpRequest, ExchangePtr exchange) {

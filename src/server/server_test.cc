@@ -244,6 +244,9 @@ TEST_F(ServerLifeTest, ClearStorage) {
   engine.clear_status = invalid_argument("there is no storage tier");
   EXPECT_EQ(refused(400, "/clear_hicache_storage_backend", "").find("message")->as_string(),
             "there is no storage tier");
+  engine.clear_status = unavailable("no Redis server answers");
+  EXPECT_EQ(refused(503, "/clear_hicache_storage_backend", "").find("message")->as_string(),
+            "no Redis server answers");
   options.api_key = "secret";
   server.reset();
   start();

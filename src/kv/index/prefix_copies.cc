@@ -20,8 +20,15 @@ void PrefixIndex::want_save(PageId id) {
   to_save_.push_back({id, pool_.generation(id)});
 }
 
+// Whether storage has it, as far as can be told from here: of the pages that it got or gave last,
+// this is one of the `newest`.
+bool PrefixIndex::in_storage(const Node& n, int64_t newest) const {
+  return n.stored_at > 0 &&
+         (tiers_.storage_pages == 0 || stores_ - n.stored_at < static_cast<uint64_t>(newest));
+}
+
 void PrefixIndex::want_store(PageId id) {
-  if (!tiers_.storage || node(id).stored) return;
+  if (!tiers_.storage || std::exchange(node(id).storing, true)) return;
   // Storage that hangs must not make this grow: what is gone is forgotten.
   if (to_store_.size() > 2 * nodes_.size())
     std::erase_if(to_store_, [&](const Ref& ref) { return find(ref) == nullptr; });
@@ -83,8 +90,9 @@ std::vector<PrefixIndex::Store> PrefixIndex::begin_stores(int32_t max) {
     const Ref ref = to_store_.front();
     to_store_.pop_front();
     Node* n = find(ref);
-    if (!n || n->stored || n->page.host_state() != PageState::kReady) continue;
-    n->stored = true;  // once is enough
+    if (!n) continue;
+    n->storing = n->page.host_state() == PageState::kReady;
+    if (!n->storing) continue;
     const auto tokens = tokens_of(ref.id);
     PageIdentity page{keys_[static_cast<size_t>(ref.id.value)],
                       is_root(n->parent) ? roots_[root_number(n->parent)].key
@@ -110,7 +118,7 @@ bool PrefixIndex::insert_fetched(std::span<const TokenId> tokens, const PrefixSa
   if (above == 0) parent = make_root(salt);
   if (find_child(parent, tokens.subspan(above)).valid()) return false;
   const PageId id = add_child(parent, tokens.subspan(above), std::move(page));
-  node(id).stored = true;
+  node(id).stored_at = ++stores_;
   ++clock_;
   for (EvictionPolicy* policy : policies_) policy->on_let_go(id, clock_);
   return true;
@@ -127,7 +135,10 @@ void PrefixIndex::finish(PageTransfer transfer, bool complete) {
     transfer = PageTransfer();
   }
   if (!ours) return;
-  if (kind == PageTransfer::Kind::kStore) n.stored = complete;
+  if (kind == PageTransfer::Kind::kStore) {
+    n.storing = false;
+    n.stored_at = complete ? ++stores_ : 0;
+  }
   update(id);
   if (kind != PageTransfer::Kind::kSave) return;
   if (complete) want_store(id);
@@ -135,7 +146,7 @@ void PrefixIndex::finish(PageTransfer transfer, bool complete) {
 }
 
 void PrefixIndex::forget_stored() {
-  for (Node& n : nodes_) n.stored = false;
+  for (Node& n : nodes_) n.stored_at = 0;
 }
 
 void PrefixIndex::want_all() {
@@ -148,7 +159,8 @@ void PrefixIndex::want_all() {
     path.pop_back();
     if (!id.valid()) continue;
     const Node& n = node(id);
-    if (n.page.host_state() == PageState::kReady) want_store(id);
+    if (n.page.host_state() == PageState::kReady && !in_storage(n, tiers_.storage_pages))
+      want_store(id);
     if (n.page.host_state() == PageState::kAbsent) want_save(id);
     path.push_back(PageId(n.next_sibling));
     path.push_back(PageId(n.first_child));

@@ -336,9 +336,13 @@ void PrefixIndex::unhold(PageId id, bool used) {
 void PrefixIndex::use(PageId id, uint64_t now, int32_t priority) {
   for (EvictionPolicy* policy : policies_) policy->on_use(id, now, priority);
   const int needed = tiers_.write == WritePolicy::kWriteThroughSelective ? 2 : 1;
-  int& uses = node(id).uses;
-  uses = std::min(uses + 1, needed);
-  if (uses == needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
+  Node& n = node(id);
+  n.uses = std::min(n.uses + 1, needed);
+  if (n.uses == needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
+  // Storage that failed, or sees no use of a page that the host serves and soon drops it, gets it
+  // again.
+  if (n.page.host_state() == PageState::kReady && !in_storage(n, tiers_.storage_pages / 2))
+    want_store(id);
 }
 
 void PrefixIndex::tell(EvictionPolicy& policy, PageId id, bool& known, bool evictable) {

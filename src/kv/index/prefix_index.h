@@ -104,7 +104,8 @@ enum class WritePolicy : uint8_t {
 struct TierPlan {
   WritePolicy write = WritePolicy::kWriteThrough;
   bool storage = false;
-  std::string root_salt;  // of the storage
+  std::string root_salt;      // of the storage
+  int64_t storage_pages = 0;  // it drops the oldest above so many; 0: it does not
 };
 
 class PrefixIndex {
@@ -220,8 +221,9 @@ class PrefixIndex {
     int32_t holds = 0;  // pins on it + children on a held path
     int32_t uses = 0;   // as many as the write policy asks about
     bool live = false;
-    bool stored = false;  // storage has it or just gets it, as far as known
-    bool wanted = false;  // in to_save_
+    uint64_t stored_at = 0;  // when storage got it, see in_storage; 0: it has not
+    bool wanted = false;     // in to_save_
+    bool storing = false;    // in to_store_, or under way
     // What is counted, and known to the policies. Dirty: cannot go without the loss of it or of a
     // page below it.
     bool resident = false, evictable = false, dirty = false, unsaved = false;
@@ -260,6 +262,7 @@ class PrefixIndex {
   bool evict_host();
   void want_save(PageId id);
   void want_store(PageId id);
+  bool in_storage(const Node& n, int64_t newest) const;
   void use(PageId id, uint64_t now, int32_t priority = 0);
   void update(PageId id);
   bool update_one(PageId id);
@@ -290,6 +293,7 @@ class PrefixIndex {
   std::vector<int32_t> free_roots_;
   std::deque<Ref> to_save_, to_store_;
   int32_t pages_ = 0, resident_ = 0, evictable_ = 0, dirty_ = 0;
+  uint64_t stores_ = 0;  // pages that storage got or gave, so far
   uint64_t clock_ = 0, evicted_total_ = 0, host_evicted_total_ = 0, version_ = 0;
 };
 

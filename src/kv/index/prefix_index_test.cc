@@ -304,6 +304,53 @@ TEST(BugD11, ShortKeysGoThroughTheTiersToo) {
   }
 }
 
+// Ends the stores that are wanted; how many they were.
+int store_all(Tiered& c, bool complete) {
+  auto stores = c.index.begin_stores(1000);
+  for (PrefixIndex::Store& store : stores) c.index.finish(std::move(store.transfer), complete);
+  return static_cast<int>(stores.size());
+}
+
+// A store that had failed was tried again at the end alone.
+TEST(PrefixStores, AFailedStoreIsTriedAgainWhenThePageIsUsed) {
+  Tiered c(8, 8, 2, {.storage = true});
+  c.put(iota(6));
+  c.save_all();
+  EXPECT_EQ(store_all(c, /*complete=*/false), 3);
+  EXPECT_EQ(store_all(c, true), 0);  // not for ever
+  c.index.use(iota(4), c.salt);
+  c.index.use(iota(4), c.salt);
+  EXPECT_EQ(store_all(c, true), 2);
+  c.index.use(iota(6), c.salt);
+  EXPECT_EQ(store_all(c, true), 1);
+  c.index.use(iota(6), c.salt);
+  EXPECT_EQ(store_all(c, true), 0);
+}
+
+// Storage sees no use of what the host serves: the pages that were used most were the first that it
+// dropped, and counted as stored for ever.
+TEST(PrefixStores, WhatStorageDropsIsStoredAgain) {
+  Tiered c(8, 8, 1, {.storage = true, .storage_pages = 4});
+  const auto store = [&](TokenId first) {
+    c.put({first});
+    c.save_all();
+    return store_all(c, true);
+  };
+  EXPECT_EQ(store(10), 1);
+  EXPECT_EQ(store(20), 1);
+  c.index.use(Tokens{10}, c.salt);
+  EXPECT_EQ(store_all(c, true), 0);  // one of the two newest
+  EXPECT_EQ(store(30), 1);
+  c.index.use(Tokens{10}, c.salt);
+  EXPECT_EQ(store_all(c, true), 1);  // before it is dropped
+  EXPECT_EQ(store(40), 1);
+  c.index.want_all();
+  EXPECT_EQ(store_all(c, true), 0);  // all four are there
+  EXPECT_EQ(store(50), 1);           // which drops 20
+  c.index.want_all();
+  EXPECT_EQ(store_all(c, true), 1);
+}
+
 TEST(BugD26, APageFromStorageIsMatchedByItsTokens) {
   Tiered c(4, 4, 2, {.storage = true});
   c.index.use_constant_hash_for_test();
