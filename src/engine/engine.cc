@@ -41,7 +41,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override {
     post([this] {
       stopping_ = true;
-      loaded_.scheduler->stop_copies();
+      if (sched::CacheControl* cache = loaded_.scheduler->cache()) cache->stop();
       abort_all();
     });
     thread_.join();
@@ -99,7 +99,7 @@ class EngineImpl final : public Engine {
     if (const Status cleared = tier->clear(); !cleared.ok())
       return cleared.with_context("not everything in storage is cleared");
     return call<Status>([&] {
-      loaded_.scheduler->forget_stored();
+      loaded_.scheduler->cache()->forget_stored();
       publish_stats();
       return Status();
     });
@@ -145,7 +145,7 @@ class EngineImpl final : public Engine {
     auto saved = std::make_shared<std::promise<void>>();
     std::future<void> done = saved->get_future();
     post([this, saved] {
-      loaded_.scheduler->save_everything();
+      loaded_.scheduler->cache()->save_everything();
       when_copied_.push_back([saved] { saved->set_value(); });
     });
     if (done.wait_until(end) == std::future_status::ready) return;
@@ -222,32 +222,32 @@ class EngineImpl final : public Engine {
     host_seconds_ += std::chrono::duration<double>(Clock::now() - woken).count();
     if (loaded_.scheduler->has_work()) return true;
     for (auto& idle : std::exchange(when_idle_, {})) idle();
-    return !stopping_ || loaded_.scheduler->copies_under_way();
+    return !stopping_ || (loaded_.copies && loaded_.scheduler->cache()->busy());
   }
 
   // ---- copies beside the steps ----
   void prepare_copies() {
     loaded_.pool->open_host(loaded_.copies->host_slots());
     for (const RequestId id : loaded_.copies->overdue(Clock::now())) {
-      loaded_.scheduler->cut_prefetch(id);
+      loaded_.scheduler->cache()->cut_prefetch(id);
       blocked_ = false;
     }
-    loaded_.scheduler->set_cache_rates(
+    loaded_.scheduler->cache()->set_rates(
         {loaded_.copies->load_bytes_per_second(), prefill_rate_.per_second()});
   }
 
   // After the step, so that what the step waits for goes first.
   void start_copies() {
-    sched::CacheWork work = loaded_.scheduler->take_cache_work();
+    sched::CacheWork work = loaded_.scheduler->cache()->take_work();
     if (!work.empty()) loaded_.copies->start(std::move(work), answers_);
-    if (loaded_.scheduler->saves_under_way()) return;
+    if (loaded_.scheduler->cache()->holds_pages()) return;
     for (auto& copied : std::exchange(when_copied_, {})) copied();
   }
 
   void on_copied(const std::vector<uint64_t>& ops, bool ok) {
     for (const uint64_t op : ops) {
       loaded_.copies->ended(op);
-      loaded_.scheduler->on_copied(op, ok);
+      loaded_.scheduler->cache()->on_copied(op, ok);
     }
     blocked_ = false;
   }
@@ -407,7 +407,7 @@ class EngineImpl final : public Engine {
       .matched =
           [this](uint64_t op, int32_t pages) {
             must_post([this, op, pages] {
-              loaded_.scheduler->on_matched(op, pages);
+              loaded_.scheduler->cache()->on_matched(op, pages);
               blocked_ = false;
             });
           }};

@@ -1,5 +1,5 @@
 // Decides what goes down and up between the tiers, and keeps every copy's hold on its page until
-// the copy has ended. Part of the scheduler: no device, no clock, no I/O.
+// the copy has ended. Part of the scheduler: no device, no clock, no I/O; the engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,23 @@ class CacheControl {
   CacheControl(const CacheConfig& config, kv::PagePool& pool, kv::PrefixIndex& index)
       : config_(config), pool_(pool), index_(index) {}
 
-  // The copies to start now.
+  // The copies to start now, beside the steps.
   CacheWork take_work();
+  // The answers to them; an unknown number is ignored.
   void on_copied(uint64_t op, bool ok);
   void on_matched(uint64_t op, int32_t pages);
+  // Copies under way or about to be.
   bool busy() const {
     return !copies_.empty() || !work_.empty() || (!stopped_ && index_.wants_copies());
   }
-  // Copies that hold pages of the index, under way or about to be.
+  // Of these, those that go down: they hold pages of the index.
   bool holds_pages() const {
     return saves_ > 0 || stores_ > 0 || (!stopped_ && index_.wants_copies());
   }
-  // No more copies begin.
-  void stop() { stopped_ = true; }
+  // Every page without a copy further down shall have one, as far as there is room: before a stop.
+  void save_everything() { index_.want_all(); }
+  void forget_stored() { index_.forget_stored(); }  // storage has been emptied
+  void stop() { stopped_ = true; }                  // no more copies begin
 
   // Looks for a new request's pages in storage. `tokens`: those that need not be computed if found.
   void prefetch(RequestId request, std::span<const TokenId> tokens, const kv::PrefixSalt& salt);

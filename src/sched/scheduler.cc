@@ -48,38 +48,8 @@ std::vector<TokenEvent> Scheduler::commit(const StepResult& r) {
 std::vector<TokenEvent> Scheduler::fail_step(uint64_t id, const std::string& error) {
   return impl_->fail_step(id, error);
 }
-CacheWork Scheduler::take_cache_work() {
-  CacheControl* cache = impl_->cache();
-  return cache ? cache->take_work() : CacheWork();
-}
-void Scheduler::on_copied(uint64_t op, bool ok) {
-  if (CacheControl* cache = impl_->cache()) cache->on_copied(op, ok);
-}
-void Scheduler::on_matched(uint64_t op, int32_t pages) {
-  if (CacheControl* cache = impl_->cache()) cache->on_matched(op, pages);
-}
-bool Scheduler::copies_under_way() const {
-  const CacheControl* cache = impl_->cache();
-  return cache && cache->busy();
-}
-bool Scheduler::saves_under_way() const {
-  const CacheControl* cache = impl_->cache();
-  return cache && cache->holds_pages();
-}
-void Scheduler::cut_prefetch(RequestId request) {
-  if (CacheControl* cache = impl_->cache()) cache->cut_prefetch(request);
-}
-void Scheduler::set_cache_rates(const CacheRates& rates) {
-  if (CacheControl* cache = impl_->cache()) cache->set_rates(rates);
-}
-void Scheduler::save_everything() {
-  if (impl_->cache()) impl_->save_everything();
-}
-void Scheduler::forget_stored() {
-  if (impl_->cache()) impl_->forget_stored();
-}
-void Scheduler::stop_copies() {
-  if (CacheControl* cache = impl_->cache()) cache->stop();
+CacheControl* Scheduler::cache() {
+  return impl_->cache();
 }
 bool Scheduler::has_work() const {
   return impl_->has_work();

@@ -22,7 +22,7 @@
 #include "attune/status.h"
 #include "kv/index/prefix_index.h"
 #include "kv/pool/page_pool.h"
-#include "sched/cache_work.h"
+#include "sched/cache_control.h"
 #include "sched/step_plan.h"
 
 namespace attune::sched {
@@ -88,20 +88,9 @@ class Scheduler {
   // those whose pages it was to load go back to the queue.
   std::vector<TokenEvent> fail_step(uint64_t id, const std::string& error);
 
-  // With config().cache.enabled: the copies between tiers to start now, beside the steps, and the
-  // answers to them. An unknown number is ignored. The loads of pages from the host are not among
-  // them: they are part of the plans.
-  CacheWork take_cache_work();
-  void on_copied(uint64_t op, bool ok);
-  void on_matched(uint64_t op, int32_t pages);
-  bool copies_under_way() const;  // or about to be
-  bool saves_under_way() const;   // of these, those that go down
-  void cut_prefetch(RequestId request);
-  void set_cache_rates(const CacheRates& rates);
-  // Every page without a copy further down shall have one, as far as there is room: before a stop.
-  void save_everything();
-  void forget_stored();  // storage has been emptied
-  void stop_copies();    // no more begin
+  // The copies between tiers to start beside the steps, and the answers to them; null unless
+  // config().cache.enabled. The loads of pages from the host are part of the plans instead.
+  CacheControl* cache();
 
   bool has_work() const;  // requests that wait or run, or steps in flight
   int32_t steps_in_flight() const;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "sched/admission.h"
-#include "sched/cache_control.h"
 #include "sched/request_state.h"
 #include "sched/scheduler.h"
 
@@ -33,10 +32,7 @@ class Scheduler::Impl {
   Status flush_cache();
   EngineStats stats() const;
 
-  // Null without tiers below the device.
   CacheControl* cache() { return cache_ ? &*cache_ : nullptr; }
-  void save_everything() { index_->want_all(); }
-  void forget_stored() { index_->forget_stored(); }
 
   const SchedulerConfig& config() const { return config_; }
   bool has_work() const { return !seqs_.empty() || !in_flight_.empty(); }

@@ -179,7 +179,7 @@ class Trial {
 
   // As a restart does: only storage remembers.
   void forget_all() {
-    for (take_copies(); scheduler_.copies_under_way(); take_copies())
+    for (take_copies(); copying(); take_copies())
       if (!tiers_.idle()) end_copy();
     log([](Scheduler& s) { return s.flush_cache().ok(); });
     if (!scheduler_.flush_cache().ok()) error_ = "the cache cannot be emptied";
@@ -188,25 +188,28 @@ class Trial {
     if (pool_.host_open() == pool_.host_total()) return;
     pool_.open_host(pool_.host_open() + 1 + below(pool_.host_total() - pool_.host_open()));
   }
+  bool copying() { return scheduler_.cache() != nullptr && scheduler_.cache()->busy(); }
   void take_copies() {
-    log([](Scheduler& s) { return s.take_cache_work(), true; });
-    tiers_.take(scheduler_.take_cache_work());
+    if (scheduler_.cache() == nullptr) return;
+    log([](Scheduler& s) { return s.cache()->take_work(), true; });
+    tiers_.take(scheduler_.cache()->take_work());
   }
   void end_copy() {
     const FakeTiers::Answer answer = tiers_.end_one(rng_, case_.copy_error_rate);
     if (answer.matched) {
-      scheduler_.on_matched(answer.op, *answer.matched);
+      scheduler_.cache()->on_matched(answer.op, *answer.matched);
     } else {
-      scheduler_.on_copied(answer.op, answer.ok);
+      scheduler_.cache()->on_copied(answer.op, answer.ok);
     }
     log([answer](Scheduler& s) {
-      answer.matched ? s.on_matched(answer.op, *answer.matched) : s.on_copied(answer.op, answer.ok);
+      answer.matched ? s.cache()->on_matched(answer.op, *answer.matched)
+                     : s.cache()->on_copied(answer.op, answer.ok);
       return true;
     });
     if (!chance(0.1) || live_.empty()) return;
     const RequestId id = live_.begin()->first;
-    scheduler_.cut_prefetch(id);
-    log([id](Scheduler& s) { return s.cut_prefetch(id), true; });
+    scheduler_.cache()->cut_prefetch(id);
+    log([id](Scheduler& s) { return s.cache()->cut_prefetch(id), true; });
   }
 
   void commit() {
@@ -264,8 +267,8 @@ class Trial {
 
   std::string at_rest() {
     if (!live_.empty()) return "a request without a last event";
-    if (chance(0.3)) scheduler_.save_everything();
-    for (take_copies(); scheduler_.copies_under_way(); take_copies())
+    if (chance(0.3) && scheduler_.cache()) scheduler_.cache()->save_everything();
+    for (take_copies(); copying(); take_copies())
       if (!tiers_.idle()) end_copy();
     if (!error_.empty()) return error_;
     if (const std::string bad = check_books(); !bad.empty()) return bad;

@@ -327,7 +327,13 @@ void StreamTransfer::chunk_done(Way way, const JobPtr& job) {
 void StreamTransfer::finish(Way way, const JobPtr& job) {
   const auto pages = static_cast<int64_t>(job->pages.size());
   stats_.queued_pages -= pages;
-  if (!job->status.ok()) ++(way == kSave ? stats_.failed_saves : stats_.failed_loads);
+  if (!job->status.ok()) {
+    ++(way == kSave ? stats_.failed_saves : stats_.failed_loads);
+    // Of a load its step speaks.
+    if (way == kSave && complaints_.may())
+      base::log_warning("KV cache: pages were not copied to the host: ", job->status.message(),
+                        "; the device alone has them");
+  }
   if (!job->status.ok() || pages == 0) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - job->start).count();
   const auto bytes = static_cast<uint64_t>(pages * config_.geometry.page_bytes());
@@ -338,30 +344,15 @@ void StreamTransfer::finish(Way way, const JobPtr& job) {
 
 void StreamTransfer::wait_for_layer(const JobPtr& job, int32_t layer, device::Stream& stream) {
   std::shared_ptr<device::Event> end;
+  const auto ready = [&] {
+    std::lock_guard lock(mutex_);
+    const bool there = layer < static_cast<int32_t>(job->layers.size());
+    if (there) end = job->layers[layer];
+    return there || job->handed_over;
+  };
   {
     std::lock_guard submit(submit_);
-    Lane& lane = lanes_[kLoad];
-    const auto ready = [&] {
-      std::lock_guard lock(mutex_);
-      const bool there = layer < static_cast<int32_t>(job->layers.size());
-      if (there) end = job->layers[layer];
-      return there || job->handed_over;
-    };
-    bool held;
-    {
-      std::lock_guard lock(mutex_);
-      held = held_;
-    }
-    if (ready()) {
-      held = false;
-    } else if (held && stream.kind() == device::Kind::kCuda) {
-      lane.resumed = stream.record();  // nothing runs beside what it has been given
-    }
     while (!ready() && submit_next(kLoad, /*forced=*/true)) continue;
-    if (held) {
-      pump(kLoad, /*forced=*/true);
-      end = lane.last;
-    }
   }
   if (!end) return;
   if (stream.kind() == device::Kind::kCuda) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "base/throttle.h"
 #include "kv/transfer/copy_plan.h"
 #include "kv/transfer/transfer.h"
 
@@ -78,6 +79,7 @@ class StreamTransfer final : public Transfer {
   std::condition_variable cv_;
   std::array<Lane, kWays> lanes_;
   TransferStats stats_;
+  base::Throttle complaints_;
   bool held_ = false, stop_ = false;
   std::thread thread_;  // last: it uses the rest
 };

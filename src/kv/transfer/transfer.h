@@ -79,7 +79,7 @@ class Transfer {
   virtual std::shared_ptr<LayerGate> load(std::vector<PageCopy> pages, Done done) = 0;
 
   // H5: no copy runs beside what `compute` is given between these two. Loads that were asked for
-  // before hold() are done before it begins.
+  // before hold() are done before it begins; none is asked for until resume().
   virtual void hold() = 0;
   virtual void resume() = 0;
 

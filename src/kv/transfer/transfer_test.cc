@@ -1,5 +1,6 @@
 #include "kv/transfer/transfer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -353,9 +354,12 @@ TEST(Transfer, RefusesSlotsThatAreNotThere) {
   auto transfer = w.create();
   const std::vector<uint8_t> before = w.host_bytes;
   Ends ends;
+  ::testing::internal::CaptureStderr();
   transfer->save({{HostSlot(0), DeviceSlot(1)}, {HostSlot(kHostSlots), DeviceSlot(2)}}, ends.one());
   transfer->load({{HostSlot(0), DeviceSlot(-1)}}, ends.one());
   ends.wait();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("pages were not copied to the host: a copy between"));
   EXPECT_EQ(ends.status(0).code(), Code::kInternal);
   EXPECT_NE(ends.status(0).message().find("host slot 24 of 24"), std::string::npos)
       << ends.status(0).to_string();

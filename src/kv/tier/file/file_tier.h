@@ -9,12 +9,12 @@
 #include <span>
 #include <thread>
 
+#include "base/throttle.h"
 #include "kv/tier/file/file_ops.h"
 #include "kv/tier/file/storage_folder.h"
 #include "kv/tier/kv_tier.h"
 #include "kv/tier/lru_ledger.h"
 #include "kv/tier/make_tier.h"
-#include "kv/tier/throttle.h"
 #include "kv/tier/work_queue.h"
 
 namespace attune::kv {
@@ -76,7 +76,7 @@ class FileTier final : public KvTier {
   TierInfo info_;
   // What the ledger says of a key and its name in the folder change together.
   std::array<std::mutex, kKeyLocks> key_locks_;
-  Throttle complaints_;
+  base::Throttle complaints_;
   std::atomic<int64_t> bytes_since_scan_{0};
 
   std::mutex scan_mutex_;

@@ -15,10 +15,10 @@
 #include <span>
 #include <string>
 
+#include "base/throttle.h"
 #include "kv/tier/kv_tier.h"
 #include "kv/tier/make_tier.h"
 #include "kv/tier/redis/connection.h"
-#include "kv/tier/throttle.h"
 #include "kv/tier/work_queue.h"
 
 namespace attune::kv {
@@ -70,7 +70,7 @@ class RedisTier final : public KvTier {
   RedisPool pool_;
   std::atomic<int64_t> pages_{0}, bytes_{0};  // as the server last said
   std::atomic<uint64_t> evicted_{0};
-  Throttle complaints_;
+  base::Throttle complaints_;
   WorkQueue queue_;  // last: its threads use all the others
 };
 

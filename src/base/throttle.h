@@ -1,11 +1,11 @@
-// Complaints of a medium that has failed come with every operation; few of them are told.
+// Complaints of a medium or link that has failed come with every operation; few are told.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 
-namespace attune::kv {
+namespace attune::base {
 
 class Throttle {
  public:
@@ -20,4 +20,4 @@ class Throttle {
   std::atomic<int64_t> next_ns_{0};
 };
 
-}  // namespace attune::kv
+}  // namespace attune::base
