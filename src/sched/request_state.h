@@ -105,7 +105,7 @@ struct SeqState {
   RequestId mate = 0;          // computes the first mate_tokens tokens that this one needs as well
   int32_t mate_tokens = 0;     // 0: no mate
   int32_t peeked = 0;          // tokens found in the index at its version peeked_version
-  uint64_t peeked_version = ~uint64_t{0};
+  uint64_t peeked_version = 0;
 
   State state;
 

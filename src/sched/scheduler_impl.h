@@ -73,6 +73,7 @@ class Scheduler::Impl {
   void continue_prefills(StepPlan& plan, int32_t& budget);
   void admit(StepPlan& plan, int32_t budget);
   std::vector<SeqState*> candidates();
+  void peek(std::vector<SeqState*> requests);
   bool waits_for_mate(SeqState& s);
   enum class Admitted : uint8_t { kYes, kLater /* others may go first */, kNoRoom };
   Admitted try_admit(SeqState& s, StepPlan& plan, int32_t& budget, PageForecast& forecast);

@@ -9,6 +9,7 @@ namespace attune::sched {
 namespace {
 
 constexpr size_t kLookahead = 128;     // requests of the queue looked at in one plan
+constexpr int32_t kMostPeeked = 4096;  // pages of them looked up in one plan, about
 constexpr uint64_t kPatience = 256;    // plans that a request may be passed over by luckier ones
 constexpr int32_t kWorthWaiting = 32;  // tokens that another request is about to compute as well
 
@@ -191,16 +192,25 @@ std::vector<SeqState*> Scheduler::Impl::candidates() {
     list.push_back(s);
   }
   if (config_.policy != Policy::kLpm || index_ == nullptr) return list;
-  for (SeqState* s : list) {
-    if (s->peeked_version == index_->version()) continue;
-    s->peeked = index_->peek(std::span(s->tokens).first(size_t(reusable_tokens(*s))), s->salt);
-    s->peeked_version = index_->version();
-  }
+  peek(list);
   std::ranges::stable_sort(list, {}, [&](const SeqState* s) {
     const bool patient = plans_ - s->waiting_since < kPatience;
     return std::tuple(-int64_t{s->priority}, patient, patient ? -s->peeked : 0);
   });
   return list;
+}
+
+// The index changes with every step, and long prompts are long walks: a few each time, those first
+// whose count is the oldest.
+void Scheduler::Impl::peek(std::vector<SeqState*> requests) {
+  std::ranges::stable_sort(requests, {}, &SeqState::peeked_version);
+  int32_t pages = 0;
+  for (SeqState* s : requests) {
+    if (pages >= kMostPeeked || s->peeked_version == index_->version()) return;
+    s->peeked = index_->peek(std::span(s->tokens).first(size_t(reusable_tokens(*s))), s->salt);
+    s->peeked_version = index_->version();
+    pages += s->peeked / pool_.page_size() + 1;
+  }
 }
 
 // Tokens at the front that need not be computed: the last one gives the first draw, and each prompt

@@ -217,6 +217,24 @@ TEST(Scheduler, LongestPrefixFirst) {
   }
 }
 
+// A plan looks up some thousand pages at most: two of these prompts, and the third one in the next.
+TEST(Scheduler, LongPrefixesAreLookedUpInTurns) {
+  SchedulerConfig c = small_config();
+  c.policy = Policy::kLpm;
+  c.max_running_requests = 1;
+  c.max_model_len = 4000;
+  Harness h(c, 6000, 1);
+  h.add(request(2500, 1, 300));
+  h.run();
+  std::vector<RequestId> ids;
+  for (const int32_t length : {2300, 2400, 2500}) ids.push_back(h.add(request(length, 1, 300)));
+  std::vector<RequestId> order;
+  while (h.scheduler.has_work())
+    for (const StepRow& row : h.turn().rows)
+      if (order.empty() || order.back() != row.request) order.push_back(row.request);
+  EXPECT_EQ(order, (std::vector<RequestId>{ids[1], ids[2], ids[0]}));
+}
+
 TEST(Scheduler, LongestPrefixFirstStarvesNobody) {
   SchedulerConfig c = small_config();
   c.policy = Policy::kLpm;
