@@ -51,18 +51,18 @@ def inspect_kv(*arguments):
 
 
 class RedisServer:
-    """A redis-server of this test's own, on a socket of its folder."""
+    """A Redis server of this test's own, on a socket of its folder: Debian's redis-tools have it by another name."""
 
     def __init__(self, folder):
         self.socket = os.path.join(folder, "redis.sock")
         self.process = subprocess.Popen(
             ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--dir", folder],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            executable=shutil.which("redis-check-rdb"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(1000):
             if os.path.exists(self.socket):
                 return
             time.sleep(0.01)
-        raise RuntimeError("redis-server did not start")
+        raise RuntimeError("Redis did not start")
 
     def stop(self):
         self.process.terminate()
@@ -301,7 +301,7 @@ class FileTier(StorageTier):
         self.stop(server)
 
 
-@unittest.skipUnless(shutil.which("redis-server"), "no redis-server")
+@unittest.skipUnless(shutil.which("redis-check-rdb"), "no Redis server")
 class RedisTier(StorageTier):
     def setUp(self):
         super().setUp()
@@ -317,6 +317,9 @@ class RedisTier(StorageTier):
         self.redis.stop()
         self.assertEqual(server.request("/flush_cache", {})[0], 200)
         self.assertEqual(sum(self.ask_all(server)), 0)
+        status, answer = server.request("/clear_hicache_storage_backend", {})[:2]
+        self.assertEqual(status, 503)
+        self.assertIn("not everything in storage is cleared", str(answer))
         server.kill()
 
 

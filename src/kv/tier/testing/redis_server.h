@@ -1,4 +1,4 @@
-// A redis-server of the machine's, for tests, on a socket in a folder of its own.
+// A Redis server of the machine's, for tests, on a socket in a folder of its own.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace attune::kv::testing {
 
 class RedisServer {
  public:
-  // Null, and a failure of the test, where there is none (Debian: redis-server).
+  // Null, and a failure of the test, where there is none (Debian: redis-tools).
   static std::unique_ptr<RedisServer> start(std::vector<std::string> options = {});
   ~RedisServer();
 

@@ -16,7 +16,7 @@ namespace attune::kv::testing {
 std::unique_ptr<RedisServer> RedisServer::start(std::vector<std::string> options) {
   std::unique_ptr<RedisServer> server(new RedisServer(std::move(options)));
   if (server->start_again()) return server;
-  ADD_FAILURE() << "no redis-server runs here: tools/setup.sh installs it (debian.lock)";
+  ADD_FAILURE() << "no Redis server runs here: tools/setup.sh installs it (debian.lock)";
   return nullptr;
 }
 
@@ -42,7 +42,8 @@ bool RedisServer::start_again() {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  if (::posix_spawnp(&process_, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
+  // One program for both, told apart by its name; set-up installs it without the service.
+  if (::posix_spawnp(&process_, "redis-check-rdb", nullptr, nullptr, argv.data(), environ) != 0) {
     process_ = -1;
     return false;
   }
