@@ -113,6 +113,15 @@ void size_unchecked(State& s, const char* id) {
              s.set().hicache_ratio > 0 ? "--hicache-ratio" : "the largest ratio, if it fits");
 }
 
+// A device pool that leaves this memory room for a host pool of kLargestRatio times its size.
+int64_t tokens_that_fit(const State& s) {
+  const kv::KvGeometry g = geometry(s);
+  const double pools = s.gpu() ? kLargestRatio : kLargestRatio + 1;  // in that memory
+  const auto pages = static_cast<int64_t>(static_cast<double>(s.in.host.pinnable) / pools /
+                                          static_cast<double>(g.page_bytes()));
+  return pages * g.page_size;
+}
+
 void size_checked(State& s, const char* id) {
   HiCacheChoice& h = *s.out.hicache;
   const double pool = static_cast<double>(device_pool(s));
@@ -130,7 +139,15 @@ void size_checked(State& s, const char* id) {
                             : by_ratio ? cat(flag, " ", s.set().hicache_ratio)
                                        : "--enable-hierarchical-cache";
   const std::vector<std::string> flags = {flag.empty() ? asked : flag};
-  if (wanted > pinnable) {
+  if (pinnable <= pool) {
+    s.conflict(id, flags,
+               cat(asked, ": this machine (or control group) can pin ", gib(pinnable),
+                   s.gpu() ? "" : " beside the device pool", ", and the device pool has ",
+                   gib(pool), ": only a host pool above that keeps anything more"),
+               cat("make the device pool smaller (--max-total-tokens ", tokens_that_fit(s),
+                   " leaves room for twice as much in the host), free memory, or start without "
+                   "--enable-hierarchical-cache"));
+  } else if (wanted > pinnable) {
     s.conflict(id, flags,
                cat(asked, ": a host pool of ", gib(wanted), " is more than the ", gib(pinnable),
                    s.gpu() ? " that can be pinned" : " that can be pinned beside the device pool"),

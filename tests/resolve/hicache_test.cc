@@ -363,7 +363,11 @@ TEST(H8, OnARealDeviceTheHostPoolMustFitAndBeLarger) {
   // Neither set: the largest that fits, 2 at most; if that is no more than the device has, none.
   EXPECT_EQ(hicache(run("")).ratio, 2);
   EXPECT_EQ(hicache(run("", 45)).ratio, 1.5);
-  EXPECT_THAT(only_conflict(run("", 20), "H8"), HasSubstr("not above the device pool"));
+  for (const char* flags : {"", "--hicache-ratio 2", "--hicache-size 10"})  // none could be right
+    EXPECT_THAT(only_conflict(run(flags, 20), "H8"),
+                AllOf(HasSubstr("can pin 20 GiB"), HasSubstr("device pool has 30 GiB"),
+                      HasSubstr("--max-total-tokens 81920 leaves room")));
+  EXPECT_EQ(hicache(run("--max-total-tokens 81920", 20)).ratio, 2);
   EXPECT_EQ(hicache(run("--hicache-ratio 1.25")).ratio, 1.25);
   // The device pool as it is set counts: 10,000 tokens are 128 KiB * 10,000.
   EXPECT_TRUE(run("--hicache-size 2 --max-total-tokens 10000").conflicts.empty());
@@ -376,7 +380,9 @@ TEST(H8, OnACpuBothPoolsFit) {
   };
   EXPECT_EQ(hicache(run("", 8, 24)).ratio, 2);
   EXPECT_EQ(hicache(run("", 8, 20)).ratio, 1.5);
-  EXPECT_THAT(only_conflict(run("", 8, 16), "H8"), HasSubstr("not above the device pool"));
+  EXPECT_THAT(
+      only_conflict(run("", 8, 16), "H8"),
+      AllOf(HasSubstr("can pin 8 GiB beside the device pool"), HasSubstr("device pool has 8 GiB")));
   EXPECT_THAT(only_conflict(run("--hicache-ratio 2", 8, 20), "H8"),
               HasSubstr("12 GiB that can be pinned beside the device pool"));
 }
