@@ -138,6 +138,7 @@ void PrefixIndex::finish(PageTransfer transfer, bool complete) {
   if (kind == PageTransfer::Kind::kStore) {
     n.storing = false;
     n.stored_at = complete ? ++stores_ : 0;
+    failed_stores_ = complete ? 0 : failed_stores_ + 1;
   }
   update(id);
   if (kind != PageTransfer::Kind::kSave) return;

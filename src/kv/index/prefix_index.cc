@@ -38,6 +38,8 @@ class SipHash {
   uint64_t v_[4];
 };
 
+constexpr int32_t kStorageDown = 16;  // stores that fail in a row
+
 // Length first, so that no bytes of one field can pass for another field.
 void append_field(std::string& out, std::string_view field) {
   const uint64_t n = field.size();
@@ -340,8 +342,9 @@ void PrefixIndex::use(PageId id, uint64_t now, int32_t priority) {
   n.uses = std::min(n.uses + 1, needed);
   if (n.uses == needed && tiers_.write != WritePolicy::kWriteBack) want_save(id);
   // Storage that failed, or sees no use of a page that the host serves and soon drops it, gets it
-  // again.
-  if (n.page.host_state() == PageState::kReady && !in_storage(n, tiers_.storage_pages / 2))
+  // again; while it is down, new pages show when it is back.
+  if (n.page.host_state() == PageState::kReady && failed_stores_ < kStorageDown &&
+      !in_storage(n, tiers_.storage_pages / 2))
     want_store(id);
 }
 

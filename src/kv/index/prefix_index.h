@@ -293,7 +293,8 @@ class PrefixIndex {
   std::vector<int32_t> free_roots_;
   std::deque<Ref> to_save_, to_store_;
   int32_t pages_ = 0, resident_ = 0, evictable_ = 0, dirty_ = 0;
-  uint64_t stores_ = 0;  // pages that storage got or gave, so far
+  uint64_t stores_ = 0;        // pages that storage got or gave, so far
+  int32_t failed_stores_ = 0;  // in a row
   uint64_t clock_ = 0, evicted_total_ = 0, host_evicted_total_ = 0, version_ = 0;
 };
 

@@ -327,6 +327,20 @@ TEST(PrefixStores, AFailedStoreIsTriedAgainWhenThePageIsUsed) {
   EXPECT_EQ(store_all(c, true), 0);
 }
 
+TEST(PrefixStores, StorageThatIsDownGetsNewPagesAlone) {
+  Tiered c(40, 40, 1, {.storage = true});
+  c.put(iota(16));
+  c.save_all();
+  EXPECT_EQ(store_all(c, false), 16);
+  c.index.use(iota(16), c.salt);
+  EXPECT_EQ(store_all(c, false), 0);
+  c.put(iota(17));
+  c.save_all();
+  EXPECT_EQ(store_all(c, true), 1);  // it is back
+  c.index.use(iota(16), c.salt);
+  EXPECT_EQ(store_all(c, true), 16);
+}
+
 // Storage sees no use of what the host serves: the pages that were used most were the first that it
 // dropped, and counted as stored for ever.
 TEST(PrefixStores, WhatStorageDropsIsStoredAgain) {
