@@ -56,12 +56,15 @@ class HicacheSoak : public ::testing::Test {
     EXPECT_TRUE(o.ok()) << name << ": " << o.status().to_string();
     if (!o.ok()) return {};
     std::printf(
-        "soak of %s%s: %lld steps of %d layers in %.0f s beside copies of %.1f GB/s to host and "
-        "%.1f GB/s from host: %lld words differ, %lld by more than rounding; alone %lld steps: "
-        "%lld, %lld\n",
+        "soak of %s%s: %lld steps of %d layers, %.0f us each, beside copies of %.1f GB/s to host "
+        "and "
+        "%.1f GB/s from host: %lld words differ, %lld by more than rounding; alone %lld steps, "
+        "%.0f "
+        "us each: %lld, %lld\n",
         name.c_str(), pdl ? "" : " without dependent launch", count(o->steps), shape.layers,
-        seconds, o->saved / 1e9, o->loaded / 1e9, count(o->beside.words), count(o->beside.far),
-        count(o->steps_alone), count(o->alone.words), count(o->alone.far));
+        o->step_beside * 1e6, o->saved / 1e9, o->loaded / 1e9, count(o->beside.words),
+        count(o->beside.far), count(o->steps_alone), o->step_alone * 1e6, count(o->alone.words),
+        count(o->alone.far));
     std::fflush(stdout);
     return *o;
   }

@@ -141,6 +141,7 @@ class Soak {
       ATTUNE_RETURN_IF_ERROR(
           step(static_cast<int32_t>(outcome.steps_alone++ % shape_.sets), false));
     outcome.alone = differences();
+    outcome.step_alone = (seconds_now() - before) / static_cast<double>(outcome.steps_alone);
     ATTUNE_ASSIGN_OR_RETURN(auto transfer, kv::Transfer::create(transfer_, device_, *quiet_));
     Copies copies(*transfer, shape_, first_copied_);
     const double start = seconds_now();
@@ -148,6 +149,7 @@ class Soak {
       ATTUNE_RETURN_IF_ERROR(step(static_cast<int32_t>(outcome.steps++ % shape_.sets), false));
     stream_->synchronize();
     const double took = seconds_now() - start;
+    outcome.step_beside = took / static_cast<double>(outcome.steps);
     const kv::TransferStats stats = transfer->stats();
     ATTUNE_RETURN_IF_ERROR(copies.stop());
     outcome.saved = static_cast<double>(stats.saved_bytes) / took;

@@ -22,9 +22,10 @@ struct Shape {
 
 struct Outcome {
   int64_t steps = 0, steps_alone = 0;
-  Differences alone, beside;     // from the first run of each step
-  double saved = 0, loaded = 0;  // bytes/s
-  uint64_t outputs = 0;          // a hash of the first outputs of all steps
+  Differences alone, beside;               // from the first run of each step
+  double saved = 0, loaded = 0;            // bytes/s
+  double step_alone = 0, step_beside = 0;  // seconds, with what the soak does between layers
+  uint64_t outputs = 0;                    // a hash of the first outputs of all steps
 
   // What is wrong, in words; "": nothing. To the bit, unless the backend adds up in another order
   // from run to run by itself.
