@@ -118,18 +118,9 @@ Result<std::unique_ptr<AttentionTimer>> AttentionTimer::create(const AttentionCa
 }
 
 Result<double> AttentionTimer::time_backend(attention::Backend& backend, int repeats) {
-  const attention::LayerParams layer = this->layer();
-  const attention::Io io = this->io();
-  attention::Limits limits = this->limits();
-  limits.calls = {{layer, views_[0], io}};
-  ATTUNE_ASSIGN_OR_RETURN(device::Buffer workspace,
-                          device_.allocate(backend.workspace_bytes(limits), "attention scratch"));
-  const auto plan = backend.make_plan(limits, workspace.data());
-  ATTUNE_RETURN_IF_ERROR(backend.plan(batch_, *plan, stream_));
-  const auto once = [&] { backend.plan_on(*plan, stream_); };
-  const auto run = [&](int i) {
-    backend.run(*plan, layer, views_[i % views_.size()], io, stream_);
-  };
+  ATTUNE_ASSIGN_OR_RETURN(const Prepared ready, prepare(backend));
+  const auto once = [&] { backend.plan_on(*ready.plan, stream_); };
+  const auto run = [&](int i) { this->run(backend, *ready.plan, i); };
   if (timing_ == Timing::kAlone) return time(run, once, repeats);
   const auto step = [&](int i, bool with_attention) {
     neighbours_->before(views_[i % views_.size()], q_.data());
@@ -142,6 +133,32 @@ Result<double> AttentionTimer::time_backend(attention::Backend& backend, int rep
   ATTUNE_ASSIGN_OR_RETURN(const double with, time([&](int i) { step(i, true); }, once, repeats));
   if (with <= step_without_) return unsupported("too little to measure");
   return with - step_without_;
+}
+
+Result<AttentionChain> AttentionTimer::chain(attention::Backend& backend) {
+  ATTUNE_ASSIGN_OR_RETURN(Prepared ready, prepare(backend));
+  AttentionChain chain;
+  chain.calls = calls();
+  ATTUNE_ASSIGN_OR_RETURN(chain.graph, capture([&](int i) { run(backend, *ready.plan, i); },
+                                               [&] { backend.plan_on(*ready.plan, stream_); }));
+  chain.workspace = std::move(ready.workspace);
+  chain.plan = std::move(ready.plan);
+  return chain;
+}
+
+Result<AttentionTimer::Prepared> AttentionTimer::prepare(attention::Backend& backend) {
+  attention::Limits limits = this->limits();
+  limits.calls = {{layer(), views_[0], io()}};
+  Prepared ready;
+  ATTUNE_ASSIGN_OR_RETURN(ready.workspace,
+                          device_.allocate(backend.workspace_bytes(limits), "attention scratch"));
+  ready.plan = backend.make_plan(limits, ready.workspace.data());
+  ATTUNE_RETURN_IF_ERROR(backend.plan(batch_, *ready.plan, stream_));
+  return ready;
+}
+
+void AttentionTimer::run(const attention::Backend& backend, attention::Plan& plan, int i) const {
+  backend.run(plan, layer(), views_[i % views_.size()], io(), stream_);
 }
 
 Result<double> AttentionTimer::time_read(int repeats) {
@@ -310,28 +327,35 @@ attention::Io AttentionTimer::io() const {
           .out_stride = int64_t{h.q} * h.v_dim};
 }
 
-Result<double> AttentionTimer::time(const std::function<void(int)>& fn,
-                                    const std::function<void()>& once, int repeats) {
-  using Clock = std::chrono::steady_clock;
+int AttentionTimer::calls() const {
   const int least = !on_gpu(device_.info())          ? kCpuLaunches
                     : case_.phase == Phase::kPrefill ? kGpuPrefillLaunches
                                                      : kGpuLaunches;
-  const int launches = std::max(least, static_cast<int>(views_.size()));
+  return std::max(least, static_cast<int>(views_.size()));
+}
+
+Result<std::unique_ptr<device::Graph>> AttentionTimer::capture(const std::function<void(int)>& fn,
+                                                               const std::function<void()>& once) {
   stream_.launch([&] {
     once();
     fn(0);  // what libraries do once
   });
   stream_.synchronize();
   ATTUNE_RETURN_IF_ERROR(stream_.status());
-  ATTUNE_ASSIGN_OR_RETURN(const std::unique_ptr<device::Graph> graph,
-                          stream_.capture("a case", [&] {
-                            stream_.launch([&fn, &once, launches] {
-                              for (int i = 0; i < launches; ++i) {
-                                if (i % kLayers == 0) once();
-                                fn(i);
-                              }
-                            });
-                          }));
+  return stream_.capture("a case", [&] {
+    stream_.launch([&fn, &once, calls = calls()] {
+      for (int i = 0; i < calls; ++i) {
+        if (i % kLayers == 0) once();
+        fn(i);
+      }
+    });
+  });
+}
+
+Result<double> AttentionTimer::time(const std::function<void(int)>& fn,
+                                    const std::function<void()>& once, int repeats) {
+  using Clock = std::chrono::steady_clock;
+  ATTUNE_ASSIGN_OR_RETURN(const std::unique_ptr<device::Graph> graph, capture(fn, once));
   const auto replay = [&](int64_t times) {
     const auto start = Clock::now();
     for (int64_t i = 0; i < times; ++i) graph->launch(stream_);
@@ -345,7 +369,7 @@ Result<double> AttentionTimer::time(const std::function<void(int)>& fn,
   for (int i = 0; i < repeats; ++i) seconds.push_back(replay(times));
   ATTUNE_RETURN_IF_ERROR(stream_.status());
   std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return seconds[repeats / 2] / static_cast<double>(times * launches);
+  return seconds[repeats / 2] / static_cast<double>(times * calls());
 }
 
 }  // namespace attune::bench

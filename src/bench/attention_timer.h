@@ -41,6 +41,14 @@ class SharedMemory {
   std::vector<std::pair<AttentionHeads, std::unique_ptr<OutputWeights>>> weights_;
 };
 
+// Calls that follow each other, ready to be launched again and again.
+struct AttentionChain {
+  int calls = 0;
+  device::Buffer workspace;
+  std::unique_ptr<attention::Plan> plan;
+  std::unique_ptr<device::Graph> graph;
+};
+
 // One case on one device: pools, arrays, queries. Backends take turns on it.
 class AttentionTimer {
  public:
@@ -53,6 +61,8 @@ class AttentionTimer {
   // Seconds of one layer's call. In a step: of the step with it, less what its neighbours take
   // without, which is measured once. Errors: the backend's plan()'s; unsupported.
   Result<double> time_backend(attention::Backend& backend, int repeats);
+  // Errors: as time_backend's. Timer and backend outlive it.
+  Result<AttentionChain> chain(attention::Backend& backend);
   // Seconds of a bulk read of kv_bytes(). Errors: unsupported: a case too small for one.
   Result<double> time_read(int repeats);
 
@@ -72,11 +82,20 @@ class AttentionTimer {
   Status make_neighbours(SharedMemory& shared);
   Status make_rows(SharedMemory& shared);
   Status send_arrays();
+  struct Prepared {
+    device::Buffer workspace;
+    std::unique_ptr<attention::Plan> plan;
+  };
+  Result<Prepared> prepare(attention::Backend& backend);
+  void run(const attention::Backend& backend, attention::Plan& plan, int i) const;
+  int calls() const;  // of a graph
   attention::Limits limits() const;
   attention::LayerParams layer() const;
   attention::Io io() const;
-  // Seconds of one call of fn, `once` before each 32 of them: the median of `repeats` measurements
-  // of a graph of such calls.
+  // calls() of fn, `once` before each 32 of them.
+  Result<std::unique_ptr<device::Graph>> capture(const std::function<void(int)>& fn,
+                                                 const std::function<void()>& once);
+  // Seconds of one call of fn: the median of `repeats` measurements of such a graph.
   Result<double> time(const std::function<void(int)>& fn, const std::function<void()>& once,
                       int repeats);
 

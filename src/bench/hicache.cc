@@ -118,7 +118,8 @@ class Pump {
 }  // namespace
 
 Result<std::unique_ptr<HicacheBench>> HicacheBench::create(device::Device& device,
-                                                           int64_t pool_bytes, double seconds) {
+                                                           int64_t pool_bytes, double seconds,
+                                                           const std::string& beside) {
   std::unique_ptr<HicacheBench> b(new HicacheBench(device));
   b->seconds_ = seconds;
   // Slots of the smallest page; every case lays its own over the same memory.
@@ -143,6 +144,11 @@ Result<std::unique_ptr<HicacheBench>> HicacheBench::create(device::Device& devic
     b->reading_->set_pdl(false);  // else two of its CTAs leave no room on a multiprocessor
     b->small_ = device.create_stream();
   }
+  if (!beside.empty()) {
+    if (!b->reader_)
+      return unsupported("--beside: copies are timed beside a kernel on sm_90 alone");
+    ATTUNE_ASSIGN_OR_RETURN(b->decode_, DecodeReader::create(beside, device));
+  }
   b->host_->wait();
   ATTUNE_RETURN_IF_ERROR(b->host_->status());
   b->fill_pools();
@@ -165,6 +171,7 @@ void HicacheBench::fill_pools() {
 
 double HicacheBench::reader_seconds(double for_seconds) {
   const auto read = [&] {
+    if (decode_) return decode_->run();
     for (int i = 0; i < kReadsAtOnce; ++i, ++launches_) {
       const int32_t counter = launches_ % kCounters;
       if (counter == 0) reading_->fill(counters_.data(), 0, counters_.bytes());
@@ -175,16 +182,18 @@ double HicacheBench::reader_seconds(double for_seconds) {
       });
     }
     reading_->synchronize();
+    return kReadsAtOnce;
   };
   read();
   const double start = now();
   int passes = 0;
-  for (; now() - start < for_seconds; passes += kReadsAtOnce) read();
+  while (now() - start < for_seconds) passes += read();
   return (now() - start) / passes;
 }
 
 double HicacheBench::read_rate() {
-  return reader_ ? kReadBytes / reader_seconds(seconds_) : 0;
+  const int64_t bytes = decode_ ? decode_->bytes() : kReadBytes;
+  return reader_ ? static_cast<double>(bytes) / reader_seconds(seconds_) : 0;
 }
 
 double HicacheBench::copy_rate(bool save, bool load) {
@@ -314,7 +323,7 @@ Status run_hicache(const HicacheConfig& config, device::Device& device,
           cat("--pieces: ", kib, " KiB is no multiple of a token's ", kTokenBytes >> 10, " KiB"));
   ATTUNE_ASSIGN_OR_RETURN(
       const auto bench,
-      HicacheBench::create(device, int64_t{config.pool_mib} << 20, config.seconds));
+      HicacheBench::create(device, int64_t{config.pool_mib} << 20, config.seconds, config.beside));
   for (kv::IoBackend io : ios)
     for (kv::HostLayout layout : layouts)
       for (int32_t kib : config.pieces)

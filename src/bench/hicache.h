@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attune/status.h"
+#include "bench/decode_reader.h"
 #include "device/device.h"
 #include "kv/transfer/host_pool.h"
 #include "kv/transfer/transfer.h"
@@ -35,9 +36,11 @@ struct HicacheRow {
 
 class HicacheBench {
  public:
-  // Errors: resource_exhausted. `pool_bytes` of each pool.
+  // `pool_bytes` of each pool; `beside`: HicacheConfig's. Errors: resource_exhausted; those of
+  // DecodeReader.
   static Result<std::unique_ptr<HicacheBench>> create(device::Device& device, int64_t pool_bytes,
-                                                      double seconds_per_case);
+                                                      double seconds_per_case,
+                                                      const std::string& beside = "");
   Result<HicacheRow> measure(const HicacheCase& what);
   // The reader alone, bytes/s; 0: there is none.
   double read_rate();
@@ -58,6 +61,7 @@ class HicacheBench {
   device::Buffer pool_, read_, counters_, small_pinned_, small_device_;
   std::unique_ptr<device::Stream> compute_, reading_, small_;
   ops::Reader reader_ = nullptr;
+  std::unique_ptr<DecodeReader> decode_;  // in its place
   int32_t launches_ = 0;
 };
 
@@ -68,6 +72,7 @@ struct HicacheConfig {
   int32_t pool_mib = 2048;
   double seconds = 0.3;         // of each measurement
   double bytes_per_second = 0;  // --hicache-io-rate
+  std::string beside;           // an attention backend's decode; empty: a kernel that only reads
 };
 
 // `told` hears each row as it is done. Errors: invalid_argument (names), resource_exhausted.

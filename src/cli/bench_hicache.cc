@@ -40,6 +40,9 @@ int run_bench_hicache(const Args& args) {
        "BYTES/S",
        "the most in each direction; 0: no limit",
        {.min = 0}},
+      {"beside", &config.beside, group, "NAME",
+       "an attention backend: copies beside its decode (64 x 4,096 tokens); else beside a kernel "
+       "that only reads"},
   };
   Invocation call;
   const Usage usage{
