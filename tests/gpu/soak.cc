@@ -436,7 +436,9 @@ class Soak {
 }  // namespace
 
 std::string Outcome::verdict() const {
-  if (alone.far > 0) return "it does not repeat itself: nothing can be told";
+  if (alone.far > 0)
+    return base::cat("alone it does not repeat itself: ", alone.far,
+                     " words differ by more than rounding");
   if (beside.far > 0 || (alone.words == 0 && beside.words > 0))
     return base::cat("it gives other outputs beside copies: ", beside.words, " words differ, ",
                      beside.far, " by more than rounding");
