@@ -1,0 +1,51 @@
+// Launches of the kernel of decode.cuh, by the rows of an item.
+#pragma once
+
+#include <algorithm>
+
+#include "attention/backends/fa3/cuda/decode.cuh"
+#include "attention/backends/fa3/cuda/tensor_maps.h"
+#include "attention/backends/fa3/launches.h"
+
+namespace attune::attention::fa3 {
+
+// As many as fit.
+template <typename S>
+constexpr int decode_stages() {
+  constexpr int kRest = sizeof(DecodeShared<S, 1>) - 2 * S::kTileBytes + 1024;
+  return std::min(kMostStages, (device::kMostSharedBytes - kRest) / (2 * S::kTileBytes));
+}
+
+template <typename Kv, int kDim, int kRows>
+void launch_decode_rows(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
+                        int32_t ctas) {
+  using S = DecodeShape<Kv, kDim, kRows>;
+  constexpr int kStages = decode_stages<S>();
+  constexpr auto kShared = static_cast<uint32_t>(sizeof(DecodeShared<S, kStages>));
+  const auto kernel = decode_kernel<Kv, kDim, kRows, kStages>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(kShared));  // a failure is the launch's
+  const int rows = std::min(kv.page_size, kTile);
+  device::launch_kernel(
+      stream, "fa3_decode",
+      {.grid = static_cast<uint32_t>(ctas), .block = kDecodeThreads, .shared_bytes = kShared},
+      {{"heads", args.heads},
+       {"group", args.group},
+       {"dim", kDim},
+       {"page", kv.page_size},
+       {"window", args.layer.window},
+       {"early", args.early}},
+      kernel, page_map(kv, Which::kKeys, rows), page_map(kv, Which::kValues, rows), args);
+}
+
+template <typename Kv, int kDim>
+void launch_decode(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
+                   int32_t block_rows, int32_t ctas) {
+  const auto launch = block_rows == 8    ? launch_decode_rows<Kv, kDim, 8>
+                      : block_rows == 16 ? launch_decode_rows<Kv, kDim, 16>
+                      : block_rows == 32 ? launch_decode_rows<Kv, kDim, 32>
+                                         : launch_decode_rows<Kv, kDim, 64>;
+  launch(stream, kv, args, ctas);
+}
+
+}  // namespace attune::attention::fa3

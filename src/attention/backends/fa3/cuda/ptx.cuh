@@ -1,0 +1,113 @@
+// Instructions of Hopper's that the products' headers have not.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "ops/gemm/cuda/bulk_copy.cuh"
+#include "ops/gemm/cuda/mma.cuh"
+
+namespace attune::attention::fa3 {
+
+using ops::gemm::barrier_arrive;
+using ops::gemm::barrier_expect;
+using ops::gemm::barrier_init;
+using ops::gemm::barrier_wait;
+using ops::gemm::copy_row;
+using ops::gemm::load_matrices;
+using ops::gemm::shared_address;
+
+// A box of a pool of (dim, token, head, slot).
+__device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, int dim, int token,
+                                              int head, int slot, uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3, %4, %5}], [%6];" ::"r"(shared_address(to)),
+      "l"(map), "r"(dim), "r"(token), "r"(head), "r"(slot), "r"(shared_address(barrier))
+      : "memory");
+#endif
+}
+
+// Barriers as above that are seen by the copy engine.
+__device__ __forceinline__ void fence_barrier_init() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// What this thread wrote to shared memory comes before what the copy engine writes there next.
+__device__ __forceinline__ void fence_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// load_matrices(), each 8x8 transposed: lane 4g + t has column g, rows 2t and 2t + 1.
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// An 8x8 matrix of 16-bit elements transposed: lane 4g + t has 2t, 2t + 1 of row g, before and
+// after.
+__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
+  uint32_t out;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// c += a * b, 16x16 by 16x8 (ops/gemm/cuda/mma.cuh tells who holds what), of bfloat16 or binary16.
+template <bool kF16>
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+  if constexpr (kF16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    ops::gemm::mma(c, a[0], a[1], a[2], a[3], b0, b1);
+  }
+}
+
+// Two floats as the operands' type, the first in the lower half.
+template <bool kF16>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  if constexpr (kF16) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+// Two bfloat16 as binary16; what is too large becomes the largest finite.
+__device__ __forceinline__ uint32_t to_half(uint32_t pair) {
+  constexpr float kMost = 65504;
+  const float2 x = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+  return pack<true>(fminf(fmaxf(x.x, -kMost), kMost), fminf(fmaxf(x.y, -kMost), kMost));
+}
+
+// Two e4m3 (in the lower half of `codes`) as binary16.
+__device__ __forceinline__ uint32_t from_e4m3(uint16_t codes) {
+  uint32_t pair = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+#endif
+  return pair;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace attune::attention::fa3

@@ -1,0 +1,63 @@
+#include "attention/backends/fa3/cuda/tensor_maps.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "attention/backends/fa3/launches.h"
+#include "base/check.h"
+
+namespace attune::attention::fa3 {
+namespace {
+
+using tensor::DType;
+
+// Of the driver, which the runtime opens. Null where it has none.
+decltype(&cuTensorMapEncodeTiled) encoder() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                         cudaEnableDefault, &result) != cudaSuccess)
+      function = nullptr;
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return found;
+}
+
+CUtensorMapDataType type_of(DType dtype) {
+  if (dtype == DType::kBF16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  if (dtype == DType::kF16) return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
+}  // namespace
+
+bool has_tensor_maps() {
+  return encoder() != nullptr;
+}
+
+CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows) {
+  const bool keys = which == Which::kKeys;
+  const auto bytes = static_cast<int32_t>(tensor::dtype_bytes(kv.dtype, 1));
+  const int32_t dim = keys ? kv.k_dim : kv.v_dim, row_bytes = std::min(128, dim * bytes);
+  char* base = static_cast<char*>(kv.base) + (keys ? 0 : kv.v_offset);
+  const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+  const cuuint64_t sizes[] = {size(dim), size(kv.page_size), size(kv.kv_heads), size(kv.num_slots)};
+  const cuuint64_t strides[] = {size(keys ? kv.k_token_stride : kv.v_token_stride),
+                                size(keys ? kv.k_head_stride : kv.v_head_stride),
+                                size(kv.page_stride)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(row_bytes / bytes),
+                            static_cast<cuuint32_t>(rows), 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  CUtensorMap map{};
+  // Promotion to 256 bytes costs 6 % of the rate.
+  const CUresult made = encoder()(
+      &map, type_of(kv.dtype), 4, base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  ATTUNE_CHECK(made == CUDA_SUCCESS);
+  return map;
+}
+
+}  // namespace attune::attention::fa3

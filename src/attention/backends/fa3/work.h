@@ -1,0 +1,84 @@
+// What a step's device plan writes and its kernels read: plain data, in device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/backend.h"
+
+namespace attune::attention::fa3 {
+
+// Keys of a tile: what a kernel loads, multiplies and masks at once.
+inline constexpr int32_t kTile = 64;
+// Page ids that a chunk carries, so that its first loads need no look-up.
+inline constexpr int32_t kChunkPages = 32;
+
+// Some keys for a block of query rows of one sequence; one work item for each group of heads. Row r
+// of a sequence is query head r % group (of a group) of query r / group.
+struct alignas(16) Chunk {
+  int32_t q_start, q_len, kv_len;  // the sequence's: first token, queries, keys
+  int32_t first_row, rows;         // of the block
+  int32_t begin, end;              // keys; begin is a multiple of kTile unless a window sets it
+  int32_t page_start;              // in page_slots, of the sequence's key 0
+  int32_t index, count;            // among the chunks of its rows
+  int32_t partial;                 // of chunk 0: its slot of partial results; -1: not split
+  int32_t unused[5];
+  int32_t pages[kChunkPages];  // of the keys from begin on
+};
+inline constexpr int32_t kChunkWords = 16;  // without the pages
+
+// Chunks in the order of sequences, rows and keys.
+struct WorkList {
+  int32_t* num_chunks;
+  Chunk* chunks;
+};
+
+// How a block's keys are cut.
+struct Cut {
+  int32_t ctas = 0;        // of a launch: what the work is spread over
+  int32_t num_splits = 0;  // chunks of a block; 0: by a cost model
+  // Keys of a chunk, counted from key 0, a multiple of kTile: a row's sums then depend on its
+  // position alone. 0: as it suits the batch.
+  int32_t fixed = 0;
+  int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
+  float item_cost = 1;                       // of beginning and ending an item, in tiles
+};
+
+// A step's layers may have several; there is a plan for each.
+inline constexpr int32_t kMostWindows = 4;
+
+struct PlanArgs {
+  Batch::Arrays at;
+  int32_t num_seqs = 0;
+  bool causal = true;
+  int32_t group = 0, heads = 0, block_rows = 0, page_size = 0;  // heads, group: DecodeArgs'
+  Cut cut;
+  int32_t num_windows = 0;
+  int32_t windows[kMostWindows] = {};
+  WorkList lists[kMostWindows] = {};
+  int32_t* scratch = nullptr;  // [num_windows * kPlanCtas][scratch_stride]
+  int64_t scratch_stride = 0;  // plan_scratch()
+  int32_t max_blocks = 0;
+};
+inline constexpr int32_t kPlanCtas = 16;  // of each window: each plans all and writes its share
+constexpr int64_t plan_scratch(int32_t max_seqs, int32_t max_blocks) {
+  return int64_t{max_seqs} + 1 + 3 * (int64_t{max_blocks} + 1);
+}
+
+struct DecodeArgs {
+  Batch::Arrays at;
+  WorkList work;
+  LayerParams layer;
+  Io io;
+  // Query heads of a group make rows of one item; `share` groups have the same KV head.
+  int32_t heads = 0, group = 0, share = 1;  // heads: of items
+  bool causal = true;
+  bool early = false;  // the ring may start before the kernels before this one have ended
+  int32_t num_slots = 0, page_size = 0, page_shift = 0;
+  int32_t fixed = 0;           // Cut::fixed
+  float* partials = nullptr;   // [max_partials * heads, block_rows, dim + 4]
+  float* scratch = nullptr;    // [ctas, block_rows, dim * 2], with `fixed`
+  int32_t* arrived = nullptr;  // [max_partials * heads], zeros between launches
+  int32_t* taken = nullptr;    // the counter that work is taken from; 0 between launches
+};
+
+}  // namespace attune::attention::fa3
