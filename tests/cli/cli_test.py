@@ -147,6 +147,11 @@ class Frame(unittest.TestCase):
             self.assertEqual(result.returncode, 2, args)
             self.assertIn(told, result.stderr)
 
+    def test_copies_are_timed_beside_attention_on_a_gpu_alone(self):
+        result = run("bench", "hicache", "--device", "cpu", "--pool-mib", 512, "--beside", "flashinfer")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--beside", result.stderr)
+
     def test_sizes_that_no_memory_holds_are_refused(self):
         for args in (["serving", "--num-prompts", 2**31 - 1], ["serving", "--random-input-len", 2**31 - 1],
                      ["latency", "--model", MODEL, "--input-len", 2**31 - 1],
