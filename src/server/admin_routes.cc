@@ -246,8 +246,8 @@ void have_engine_do(Context& context, ExchangePtr exchange, Status (Engine::*wha
     if (status.code() == Code::kUnavailable) error.status = not_now;
     exchange->respond(to_response(error));
   };
-  context.worker->post([engine = context.model.engine, done, what] { *done = (engine->*what)(); },
-                       answer);
+  context.cache_worker->post(
+      [engine = context.model.engine, done, what] { *done = (engine->*what)(); }, answer);
 }
 
 }  // namespace

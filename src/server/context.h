@@ -29,6 +29,7 @@ struct Context {
   Loop* loop = nullptr;
   EventQueue* events = nullptr;
   Worker* worker = nullptr;
+  Worker* cache_worker = nullptr;  // for what may wait for storage that hangs
 
   std::string make_id(const char* prefix) { return prefix + id_base + std::to_string(next_id++); }
   // The name that /v1/models shows and answers carry when the request has none.

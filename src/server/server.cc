@@ -111,12 +111,13 @@ std::string random_id_base() {
 
 struct Server::Impl : HttpHandler {
   explicit Impl(const Options& options)
-      : events([this] { loop.post([this] { events.pump(); }); }), worker(loop) {
+      : events([this] { loop.post([this] { events.pump(); }); }), worker(loop), cache_worker(loop) {
     context.options = options;
     context.id_base = random_id_base();
     context.loop = &loop;
     context.events = &events;
     context.worker = &worker;
+    context.cache_worker = &cache_worker;
   }
 
   std::optional<HttpResponse> check(const HttpRequest& head) override;
@@ -130,12 +131,12 @@ struct Server::Impl : HttpHandler {
   std::string_view allowed_origin(const HttpRequest& head) const;
   void stop(double seconds);
 
-  // Members go in reverse: the HTTP server closes its connections first, the worker then ends
-  // what it does, the loop goes last.
+  // Members go in reverse: the HTTP server closes its connections first, the workers then end
+  // what they do, the loop goes last.
   Context context;
   Loop loop;
   EventQueue events;
-  Worker worker;
+  Worker worker, cache_worker;
   std::unique_ptr<HttpServer> http;
 
   std::mutex mutex;
@@ -250,7 +251,9 @@ void Server::Impl::stop(double seconds) {
   const std::chrono::duration<double> used = Clock::now() - begin;
   // What the engine has just ended still needs a moment to reach its clients.
   http->stop(std::max(seconds - used.count(), 0.0) + (engine ? 0.5 : 0.0));
-  worker.stop();  // no task of ours may use the engine from here on
+  // No task of ours may use the engine from here on.
+  worker.stop();
+  cache_worker.stop();
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "server/testing/server_fixture.h"
@@ -235,6 +236,22 @@ TEST_F(ServerLifeTest, FlushCache) {
   EXPECT_EQ(post("/flush_cache", "").status, 200);
   engine.flush_status = unavailable("requests are running");
   EXPECT_EQ(post("/flush_cache", "").status, 400);
+}
+
+// Prompts were encoded by the thread that waited for storage, so none was answered meanwhile.
+TEST_F(ServerLifeTest, StorageThatHangsHoldsNoRequestUp) {
+  std::promise<void> begun, over;
+  engine.on_clear = [&, end = over.get_future().share()] {
+    begun.set_value();
+    end.wait();
+  };
+  start();
+  Client clearing(server->port());
+  clearing.send_post("/clear_hicache_storage_backend", "");
+  begun.get_future().wait();
+  say("x");
+  EXPECT_EQ(post("/generate", R"({"text":"q"})").status, 200);
+  over.set_value();
 }
 
 TEST_F(ServerLifeTest, ClearStorage) {

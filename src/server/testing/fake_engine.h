@@ -35,6 +35,7 @@ class FakeEngine : public Engine {
   int32_t fail_at_token = -1;  // kError there
   Status refuse_submit;        // what submit() returns, when not ok
   Status flush_status, clear_status;
+  std::function<void()> on_clear;
   HiCacheStats hicache;
   std::vector<CacheTierStats> cache_tiers;
   bool keep_seen = true;
@@ -55,7 +56,10 @@ class FakeEngine : public Engine {
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void abort(RequestId id) override;
   Status flush_cache() override { return flush_status; }
-  Status clear_storage() override { return clear_status; }
+  Status clear_storage() override {
+    if (on_clear) on_clear();
+    return clear_status;
+  }
   void drain(double seconds) override;
   const ModelInfo& model() const override { return info; }
   EngineStats stats() const override;
