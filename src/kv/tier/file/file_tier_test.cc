@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -184,6 +185,11 @@ TEST(FileTier, WhatCannotBeUsedIsRefusedWithASentence) {
     EXPECT_THAT(tier.status().message(), HasSubstr(dir));
     EXPECT_THAT(tier.status().message(), HasSubstr("name a folder"));
   }
+  fs::create_directory(folder.path() + "/piped");
+  ASSERT_EQ(::mkfifo((folder.path() + "/piped/root_salt").c_str(), 0600), 0);
+  const auto piped = FileTier::create({.dir = folder.path() + "/piped"});
+  ASSERT_FALSE(piped.ok());
+  EXPECT_THAT(piped.status().message(), HasSubstr("piped/root_salt"));
   const auto proc = FileTier::create({.dir = "/proc/attune"});
   ASSERT_FALSE(proc.ok());
   EXPECT_THAT(proc.status().message(), HasSubstr("/proc/attune"));

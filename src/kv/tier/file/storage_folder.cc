@@ -126,7 +126,7 @@ Status StorageFolder::find_salt() {
 
 Result<std::string> StorageFolder::read_salt() {
   const std::string path = dir_ + "/root_salt";
-  const int file = ops_.open(path, O_RDONLY, 0);
+  const int file = ops_.open(path, O_RDONLY | O_NONBLOCK, 0);  // a pipe must not make it wait
   if (file < 0 && errno == ENOENT) return not_found(path);
   if (file < 0) return failed("open", path);
   char text[kSaltDigits + 1];
