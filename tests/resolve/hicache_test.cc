@@ -156,19 +156,19 @@ TEST(H2, ATolerantHeadOfEveryCell) {
 }
 
 // tests/gpu/hicache_soak_gpu_test.cc is the proof.
-TEST(H2, OnARealGpuWhoHasProvedItTakesDecode) {
+TEST(H2, OnARealGpuWhoHasProvedItKeepsDecode) {
   Inputs in = real_inputs("sm90", "llama3-8b", kOn + "--page-size 16");
   in.preferences.measured.clear();
   for (const Descriptor& d : in.backends) {
     const std::string& name = d.capabilities.name;
-    const bool proved = name == "flashinfer" || name == "flashinfer_mla" || name == "cudnn" ||
-                        name == "reference" || name == "cpu";
+    const bool proved = name == "fa3" || name == "flashinfer" || name == "flashinfer_mla" ||
+                        name == "cudnn" || name == "reference" || name == "cpu";
     EXPECT_EQ(d.capabilities.tolerates_host_copies, proved) << name;
   }
   const Resolution r = resolve(in);
-  EXPECT_EQ(head(r, Phase::kDecode), "flashinfer");
+  EXPECT_EQ(head(r, Phase::kDecode), "fa3");
   EXPECT_EQ(hicache(r).io_backend, "kernel");
-  EXPECT_TRUE(has_rule(r, "H2"));
+  EXPECT_FALSE(has_rule(r, "H2"));
 }
 
 TEST(H2, ARealGpuToleratesNothingUntilItsBuildHasProvedIt) {

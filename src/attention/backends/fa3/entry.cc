@@ -20,6 +20,9 @@ Capabilities capabilities() {
   c.window = c.soft_cap = c.sinks = c.tree_mask = c.lse_out = true;
   // In deterministic mode chunks of keys are cut by their positions and added up in their order.
   c.batch_invariant = true;
+#ifndef ATTUNE_FAULT_WITHOUT_PDL_WAIT
+  c.tolerates_host_copies = true;  // tests/gpu/hicache_soak_gpu_test.cc
+#endif
   c.num_splits = c.pack_gqa = c.pdl = true;
   return c;
 }
