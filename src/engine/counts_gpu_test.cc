@@ -154,7 +154,7 @@ TEST_P(StepCounts, BugL11GraphsAreCapturedWhenTheyAreNeeded) {
   decode(*engine, 16);
   EXPECT_LE(counts.captures - before, 3) << "up to three sequences";
 }
-INSTANTIATE_TEST_SUITE_P(Backends, StepCounts, ::testing::Values("", "reference", "cudnn"));
+INSTANTIATE_TEST_SUITE_P(Backends, StepCounts, ::testing::Values("", "reference", "cudnn", "fa3"));
 
 }  // namespace
 }  // namespace attune::engine::testing

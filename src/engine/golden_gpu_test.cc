@@ -55,9 +55,12 @@ TEST_F(GoldenOnGpu, ReferenceBackend) {
 }
 
 TEST_F(GoldenOnGpu, Deterministic) {
-  options_.attention_backend = "reference";
   options_.enable_deterministic_inference = true;
-  check();
+  for (const char* backend : {"reference", "fa3"}) {
+    SCOPED_TRACE(backend);
+    options_.attention_backend = backend;
+    check();
+  }
 }
 
 // On a device that holds a part of them, so that the second run comes from the host.
@@ -104,7 +107,7 @@ TEST_P(GoldenFp8, AboveWhatItsRoundingMoves) {
   expect_free_run(*engine, kFp8Margin);
   expect_nothing_held(*engine);
 }
-INSTANTIATE_TEST_SUITE_P(Backends, GoldenFp8, ::testing::Values("flashinfer", "reference"));
+INSTANTIATE_TEST_SUITE_P(Backends, GoldenFp8, ::testing::Values("flashinfer", "reference", "fa3"));
 
 // Which backend served each phase, as the engine counted it: none but these, none by fallback.
 void expect_routes(Engine& engine, const std::string& prefill, const std::string& decode) {
@@ -141,7 +144,8 @@ TEST_P(GoldenHybrid, EachPhaseItsBackend) {
 }
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenHybrid,
                          ::testing::Values(Pair{"cudnn", "flashinfer"}, Pair{"flashinfer", "cudnn"},
-                                           Pair{"cudnn", "cudnn"}),
+                                           Pair{"cudnn", "cudnn"}, Pair{"fa3", "fa3"},
+                                           Pair{"flashinfer", "fa3"}, Pair{"fa3", "flashinfer"}),
                          [](const auto& info) {
                            return std::string(info.param.prefill) + "_" + info.param.decode;
                          });

@@ -276,7 +276,7 @@ TEST_P(EngineGraphs, BugA04SevenHeadsToAKey) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EngineGraphs, ::testing::Values("", "reference"),
+INSTANTIATE_TEST_SUITE_P(Backends, EngineGraphs, ::testing::Values("", "reference", "fa3"),
                          [](const auto& info) {
                            return std::string(info.param[0] ? info.param : "chosen");
                          });
