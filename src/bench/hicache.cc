@@ -246,6 +246,7 @@ Result<double> HicacheBench::rate(const HicacheCase& what, const std::function<v
     config.device.push_back(
         kv::make_view(g, pool_.as<char>() + l * g.piece_bytes() * slots, slots));
   ATTUNE_ASSIGN_OR_RETURN(auto transfer, kv::Transfer::create(config, device_, *compute_));
+  transfer->set_alone(!meanwhile);
   const bool gpu = device_.info().kind == device::Kind::kCuda;
   Pump pump(*transfer, what, slots, gpu ? kGpuCallBytes : kCpuCallBytes);
   const auto bytes = [&] {

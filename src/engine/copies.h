@@ -66,7 +66,8 @@ class Copies {
   // The answers come on other threads.
   void start(sched::CacheWork work, const Answers& answers);
   void ended(uint64_t op) { reads_.erase(op); }
-  kv::KvTier* tier() { return tier_.get(); }  // any thread
+  void set_alone(bool alone) { transfer_->set_alone(alone); }  // no step is in flight
+  kv::KvTier* tier() { return tier_.get(); }                   // any thread
   int32_t host_slots() const { return host_->ready_slots(); }
 
   // Requests that have waited long enough for storage; each once.

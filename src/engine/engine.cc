@@ -215,6 +215,7 @@ class EngineImpl final : public Engine {
     for (std::function<void()>& fn : inbox) fn();
     std::vector<TokenEvent> events;
     for (; finished > 0; --finished) commit_oldest(events);
+    if (loaded_.copies) loaded_.copies->set_alone(in_flight_.empty());  // so are its loads
     if (can_plan()) plan_and_launch();
     if (loaded_.copies) start_copies();
     publish_stats();  // first, so that who hears of the last token also reads it counted
@@ -238,6 +239,7 @@ class EngineImpl final : public Engine {
 
   // After the step, so that what the step waits for goes first.
   void start_copies() {
+    loaded_.copies->set_alone(in_flight_.empty());
     sched::CacheWork work = loaded_.scheduler->cache()->take_work();
     if (!work.empty()) loaded_.copies->start(std::move(work), answers_);
     if (loaded_.scheduler->cache()->holds_pages()) return;

@@ -42,9 +42,10 @@ namespace {
 // small copies of other streams wait for none (16 KiB: 12 to 17 us beside them, 10 alone).
 constexpr int64_t kChunkBytes = 32 << 20;
 constexpr int32_t kChunks = 2;
-// The kernel keeps to a rate by itself (ops/kvcopy): to this one while pages go both ways, since
-// reads of host memory queue behind stores to it; and at most to this one.
-constexpr double kRateOfBoth = 40e9, kKernelRate = 50e9;
+// The kernel keeps to a rate by itself (ops/kvcopy), about this one; to none beside nobody. While
+// pages go both ways to lower ones, since requests to the host's memory queue behind stores to it.
+constexpr double kKernelRate = 50e9, kFullRate = 1e12, kSaveBesideLoads = 40e9,
+                 kLoadBesideSaves = 43e9;
 
 ops::KvCopyRows rows(const KvGeometry& g, int64_t offset, int64_t head_stride, int64_t token_stride,
                      int32_t dim) {
@@ -222,7 +223,7 @@ bool StreamTransfer::submit_next(Way way, bool forced) {
     if (lane.queue.empty() || (!forced && !may_submit(lane, Clock::now()))) return false;
     job = lane.queue.front();
     if (job->status.ok()) job->status = lane.stream->status();
-    rate = kernel_rate(lanes_[1 - way].in_flight > 0, forced);
+    rate = kernel_rate(way, lanes_[1 - way].in_flight > 0, forced);
     const bool nothing = job->chunks.done() || !job->status.ok();
     if (!nothing) chunk = job->chunks.next();
     job->handed_over = nothing || job->chunks.done();
@@ -252,11 +253,12 @@ bool StreamTransfer::submit_next(Way way, bool forced) {
 }
 
 // What the kernel is to keep to; 0: what it does by itself.
-double StreamTransfer::kernel_rate(bool both_ways, bool forced) const {
-  const double usual = both_ways ? kRateOfBoth : 0, most = config_.bytes_per_second;
-  if (forced || most == 0) return usual;
+double StreamTransfer::kernel_rate(Way way, bool both_ways, bool forced) const {
+  double rate = alone_ ? kFullRate : 0;
+  if (both_ways) rate = way == kSave ? kSaveBesideLoads : kLoadBesideSaves;
+  if (forced || config_.bytes_per_second == 0) return rate;
   // Evenly, instead of a chunk at the full rate now and then.
-  return std::min(most, both_ways ? kRateOfBoth : kKernelRate);
+  return std::min(config_.bytes_per_second, rate > 0 ? rate : kKernelRate);
 }
 
 void StreamTransfer::begin(Way way, Job& job) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -25,6 +26,7 @@ class StreamTransfer final : public Transfer {
   std::shared_ptr<LayerGate> load(std::vector<PageCopy> pages, Done done) override;
   void hold() override;
   void resume() override;
+  void set_alone(bool alone) override { alone_ = alone; }
   TransferStats stats() const override;
   Status status() const;  // of the streams
 
@@ -54,7 +56,7 @@ class StreamTransfer final : public Transfer {
   bool idle() const;
   void pump(Way way, bool forced);
   bool submit_next(Way way, bool forced);
-  double kernel_rate(bool both_ways, bool forced) const;
+  double kernel_rate(Way way, bool both_ways, bool forced) const;
   void begin(Way way, Job& job);
   void copy(Way way, Job& job, const Chunk& chunk, double rate);
   void chunk_done(Way way, const JobPtr& job);
@@ -81,6 +83,7 @@ class StreamTransfer final : public Transfer {
   TransferStats stats_;
   base::Throttle complaints_;
   bool held_ = false, stop_ = false;
+  std::atomic<bool> alone_{false};
   std::thread thread_;  // last: it uses the rest
 };
 

@@ -82,6 +82,8 @@ class Transfer {
   // before hold() are done before it begins; none is asked for until resume().
   virtual void hold() = 0;
   virtual void resume() = 0;
+  // No step runs: what is handed over from here on goes as fast as the link allows.
+  virtual void set_alone(bool alone) = 0;
 
   virtual TransferStats stats() const = 0;  // any thread
 };

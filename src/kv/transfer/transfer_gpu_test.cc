@@ -177,8 +177,6 @@ TEST_F(TransferGpuTest, EveryTuningOfTheKernelMovesTheSame) {
                                      tile,
                                      slots,
                                      stores,
-                                     /*await_writes=*/stores == 1,
-                                     /*evict_first=*/warps == 4,
                                      /*bytes_per_second=*/slots == 2 ? 20e9 : 0};
               config_.tuning.load = config_.tuning.save;
               expect_round_trip("ctas " + std::to_string(ctas) + " tile " + std::to_string(tile) +

@@ -26,9 +26,8 @@ struct KvCopyTuning {
   int32_t tile_bytes = 0;       // of one bulk copy
   int32_t slots = 0;            // tiles in each ring
   int32_t stores = 0;           // tiles whose stores may still read shared memory, below slots
-  bool await_writes = false;    // such tiles' stores count until they are written, not only read
-  bool evict_first = false;     // what is moved is the first to leave the L2 cache
   double bytes_per_second = 0;  // stores of all CTAs are begun at most at this rate
+  int32_t late = 0;             // tiles of each warp that may make up for a delay
 };
 
 // Every page of `pages` in every layer of [first_layer, first_layer + layers).

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "ops/gemm/cuda/bulk_copy.cuh"
 #include "ops/kernel_util.cuh"
 #include "ops/kvcopy/kvcopy.h"
 
@@ -16,6 +17,7 @@ namespace attune::ops::cuda {
 namespace {
 
 constexpr int kMostSlots = 32, kMostStores = 16, kMostWarps = 8;
+constexpr int32_t kLine = 128;  // bytes of one request to the host's memory
 constexpr uint32_t kPlainThreads = 256;
 
 // A launch's parameters: the pages by value, so that they last as long as the kernel.
@@ -24,13 +26,14 @@ struct Args {
   KvCopyParams p;
   int32_t strip_bytes;  // of a token in a piece of the host's, where the layout changes
   int32_t rows;         // of a token on the device's side: K's, then V's
-  int32_t tile_tokens;  // where the layout changes
+  int32_t tile_tokens;  // where the layout changes, else kLine bytes each
   int32_t tile_bytes;   // at most
   int32_t tiles_per_piece;
   int32_t tiles;
   int32_t slots, stores;
   int32_t ring_offset;  // in shared memory, behind the pages and what is kept of tiles
   int64_t tile_clocks;  // between the starts of a warp's stores; 0: none
+  int64_t late_clocks;  // that a warp may make up for
   alignas(16) KvCopyPage pages[kPages];
 };
 
@@ -57,74 +60,17 @@ __device__ bool is_known(const KvCopyParams& p, KvCopyPage page) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ __forceinline__ void await(uint32_t barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (!done)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
-        " selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-}
-__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+__device__ __forceinline__ void put(char* to, const char* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(gemm::shared_address(from)), "r"(bytes)
                : "memory");
 }
-// `policy`: of the L2 cache; 0: the usual one.
-__device__ __forceinline__ uint64_t evict_first_policy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ __forceinline__ void fetch(uint32_t to, const char* from, uint32_t bytes,
-                                      uint32_t barrier, uint64_t policy) {
-  if (policy == 0)
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-        "[%1], %2, [%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-        : "memory");
-}
-__device__ __forceinline__ void put(char* to, uint32_t from, uint32_t bytes, uint64_t policy) {
-  if (policy == 0)
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to),
-        "r"(from), "r"(bytes), "l"(policy)
-        : "memory");
-}
-
-// Until at most kPending groups of this thread's stores are still reading, or being written.
-template <int kPending>
-__device__ __forceinline__ void await_stores(bool writes) {
-  if (writes) {
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-  }
-}
+// Until at most `pending` groups of this thread's stores still read shared memory.
 template <int kPending = kMostStores>
-__device__ __forceinline__ void await_stores(int pending, bool writes) {
-  if constexpr (kPending == 0) {
-    await_stores<0>(writes);
-  } else if (pending >= kPending) {
-    await_stores<kPending>(writes);
-  } else {
-    await_stores<kPending - 1>(pending, writes);
-  }
+__device__ __forceinline__ void await_stores(int pending) {
+  if constexpr (kPending > 0)
+    if (pending < kPending) return await_stores<kPending - 1>(pending);
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // All lanes call everything.
@@ -134,16 +80,14 @@ class Mover {
   __device__ Mover(const Args<kPages>& args, char* ring, const KvCopyPage* pages, Kept& kept,
                    int32_t first, int32_t step)
       : a_(args),
-        ring_(shared_address(ring)),
-        barriers_(shared_address(kept.barriers)),
+        ring_(ring),
         pages_(pages),
         kept_(kept),
         first_(first),
         step_(step),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         to_host_(args.p.to_host),
-        tile_bytes_(args.tile_bytes),
-        policy_(args.p.tuning.evict_first ? evict_first_policy() : 0) {}
+        tile_bytes_(args.tile_bytes) {}
 
   // Of this mover's tiles the ones from k on.
   __device__ void describe(int32_t k) const {
@@ -155,15 +99,16 @@ class Mover {
   __device__ void load(int32_t k, int slot) const {
     const TileSize size = kept_.sizes[k % kKept];
     const Tile tile = kept_.tiles[k % kKept];
-    const uint32_t to = ring_ + slot * tile_bytes_, b = barriers_ + 8 * slot;
-    if (lane_ == 0) expect(b, size.bytes);
+    char* to = ring_ + slot * tile_bytes_;
+    uint64_t* b = &kept_.barriers[slot];
+    if (lane_ == 0) gemm::barrier_expect(b, size.bytes);
     if constexpr (!kStrips) {
       if (lane_ == 0 && size.bytes > 0)
-        fetch(to, to_host_ ? tile.device : tile.host, size.bytes, b, policy_);
+        gemm::copy_row(to, to_host_ ? tile.device : tile.host, size.bytes, b);
     } else {
       __syncwarp();
       const auto get = [&](char* global, uint32_t at, uint32_t bytes) {
-        fetch(to + at, global, bytes, b, policy_);
+        gemm::copy_row(to + at, global, bytes, b);
       };
       to_host_ ? for_device_rows(tile, size, get) : for_host_strips(tile, size, get);
     }
@@ -172,13 +117,12 @@ class Mover {
   __device__ void store(int32_t k, int slot) const {
     const TileSize size = kept_.sizes[k % kKept];
     const Tile tile = kept_.tiles[k % kKept];
-    const uint32_t from = ring_ + slot * tile_bytes_;
+    const char* from = ring_ + slot * tile_bytes_;
     if constexpr (!kStrips) {
-      if (lane_ == 0 && size.bytes > 0)
-        put(to_host_ ? tile.host : tile.device, from, size.bytes, policy_);
+      if (lane_ == 0 && size.bytes > 0) put(to_host_ ? tile.host : tile.device, from, size.bytes);
     } else {
       const auto set = [&](char* global, uint32_t at, uint32_t bytes) {
-        put(global, from + at, bytes, policy_);
+        put(global, from + at, bytes);
       };
       to_host_ ? for_host_strips(tile, size, set) : for_device_rows(tile, size, set);
     }
@@ -186,7 +130,7 @@ class Mover {
   }
 
   __device__ void await_load(int slot, uint32_t parity) const {
-    await(barriers_ + 8 * slot, parity);
+    gemm::barrier_wait(&kept_.barriers[slot], parity);
   }
 
  private:
@@ -243,14 +187,13 @@ class Mover {
   }
 
   const Args<kPages>& a_;
-  const uint32_t ring_, barriers_;
+  char* const ring_;
   const KvCopyPage* const pages_;
   Kept& kept_;
   const int32_t first_, step_;
   const int lane_;
   const bool to_host_;
   const int32_t tile_bytes_;
-  const uint64_t policy_;
 };
 
 // The pages out of the parameters: all threads at once, since one after the other each would take
@@ -281,8 +224,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   auto* pages = reinterpret_cast<KvCopyPage*>(shared);
   Kept& kept = reinterpret_cast<Kept*>(shared + sizeof(args.pages))[warp];
   char* ring = shared + args.ring_offset + warp * slots * args.tile_bytes;
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&kept.barriers[lane]))
-               : "memory");
+  gemm::barrier_init(&kept.barriers[lane]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   gather_pages(args, pages);
   __syncthreads();
@@ -296,8 +238,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     mover.load(asked++, slot);
   };
   for (int s = 0; s < slots && asked < count; ++s) ask(s);
-  const bool writes = args.p.tuning.await_writes;
-  const int64_t pause = args.tile_clocks;
+  const int64_t pause = args.tile_clocks, late = args.late_clocks;
   long long next = clock64() + pause * first / movers;
   int slot = 0, freed = 0;
   uint32_t parity = 0;
@@ -306,11 +247,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     if (pause > 0) {
       long long now = clock64();
       while (now < next) now = clock64();
-      next = max(next, now - pause) + pause;
+      next = max(next, now - late) + pause;
     }
     mover.store(k, slot);
     if (k >= stores) {  // the oldest of them has left its slot
-      await_stores(stores, writes);
+      await_stores(stores);
       __syncwarp();
       if (asked < count) ask(freed);
       if (++freed == slots) freed = 0;
@@ -320,7 +261,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       parity ^= 1;
     }
   }
-  await_stores<0>(true);
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
 
@@ -393,18 +334,17 @@ int64_t word_bytes(const KvCopyParams& p) {
 }
 
 // Measured on an H200 beside a kernel that reads its memory at the full rate (attune bench hicache;
-// docs/hicache.md has the figures). Rates are below what the link, PCIe 5 x16, takes: stores to the
-// host at its limit of 52 GB/s slow the reader by 5 to 20 %, at 50 by 3 %.
+// docs/performance.md has the figures). Rates are below what the link, PCIe 5 x16, takes of stores
+// and requests of a multiprocessor, 52 GB/s to the host and 51 from it: at that limit they slow the
+// reader by 24 and 10 %.
 KvCopyTuning measured(const KvCopyParams& p) {
   const bool strips = p.tokens > 0, small = !strips && p.piece_bytes < (16 << 10);
-  if (p.to_host) {
-    if (strips) return {8, 2, 16384, 3, 1, false, false, 48e9};
-    if (small) return {16, 1, 4096, 24, 8, false, false, 46e9};
-    return {6, 1, 16384, 6, 3, false, true, 50e9};
-  }
-  if (strips) return {8, 2, 16384, 3, 1, false, true, 50e9};
-  if (small) return {8, 4, 4096, 6, 1, false, false, 47e9};
-  return {4, 1, 8192, 14, 1, false, true, 50e9};
+  if (strips) return {8, 2, 16384, 3, 1, p.to_host ? 47e9 : 49.5e9, 4};
+  if (small)
+    return p.to_host ? KvCopyTuning{16, 1, 4096, 24, 8, 46e9, 1}
+                     : KvCopyTuning{8, 4, 4096, 6, 1, 47e9, 1};
+  return p.to_host ? KvCopyTuning{6, 1, 16384, 6, 3, 50e9, 1}
+                   : KvCopyTuning{4, 2, 8192, 6, 1, 49.5e9, 4};
 }
 
 KvCopyTuning tuned(const KvCopyParams& p) {
@@ -415,9 +355,30 @@ KvCopyTuning tuned(const KvCopyParams& p) {
           or_best(asked.tile_bytes, best.tile_bytes),
           or_best(asked.slots, best.slots),
           or_best(asked.stores, best.stores),
-          asked.await_writes,
-          asked.ctas > 0 ? asked.evict_first : best.evict_first,
-          or_best(asked.bytes_per_second, best.bytes_per_second)};
+          or_best(asked.bytes_per_second, best.bytes_per_second),
+          or_best(asked.late, best.late)};
+}
+
+// Cuts pieces into tiles and a warp's `ring` bytes into slots. A piece's tiles are of one size,
+// since they are paced alike, in whole lines, since reads of host memory across two take twice as
+// long; where they are small, there are as many more.
+template <int kPages>
+void cut(Args<kPages>& a, int32_t ring) {
+  const KvCopyParams& p = a.p;
+  const KvCopyTuning& t = p.tuning;
+  const int32_t unit = p.tokens > 0 ? a.strip_bytes : kLine,
+                most = std::min(t.tile_bytes, ring / 2);
+  const int64_t units = p.tokens > 0 ? p.tokens : ceil_div(p.piece_bytes, unit);
+  a.tiles_per_piece = static_cast<int32_t>(ceil_div(units, std::max(1, most / unit)));
+  a.tile_tokens = static_cast<int32_t>(ceil_div(units, a.tiles_per_piece));
+  a.tile_bytes = a.tile_tokens * unit;
+  a.tiles = p.count * p.layers * a.tiles_per_piece;
+  const auto within = [&](int32_t tiles, int32_t low, int32_t high) {
+    const int64_t as_many = int64_t{tiles} * t.tile_bytes / a.tile_bytes;
+    return static_cast<int32_t>(std::clamp<int64_t>(as_many, low, high));
+  };
+  a.slots = within(t.slots, 2, std::clamp(ring / a.tile_bytes, 2, kMostSlots));
+  a.stores = within(t.stores, 1, std::min(kMostStores, a.slots - 1));
 }
 
 template <int kPages>
@@ -429,23 +390,11 @@ Args<kPages> args_of(const KvCopyParams& p) {
   a.strip_bytes = p.k.count * p.k.bytes + p.v.count * p.v.bytes;
   const auto before = static_cast<int64_t>(sizeof(a.pages) + t.warps * sizeof(Kept));
   a.ring_offset = static_cast<int32_t>(ceil_div(before, 128) * 128);
-  const int32_t ring = (device::kMostSharedBytes - a.ring_offset) / t.warps;
-  a.tile_bytes = std::min(t.tile_bytes, ring / 2) / 16 * 16;
-  a.tiles_per_piece = static_cast<int32_t>(ceil_div(p.piece_bytes, a.tile_bytes));
-  if (p.tokens > 0) {
-    a.tile_tokens = std::clamp(a.tile_bytes / a.strip_bytes, 1, p.tokens);
-    a.tile_bytes = a.tile_tokens * a.strip_bytes;
-    a.tiles_per_piece = static_cast<int32_t>(ceil_div(p.tokens, a.tile_tokens));
-  }
-  a.tiles = p.count * p.layers * a.tiles_per_piece;
-  const int fit = ring / a.tile_bytes;
-  a.slots = std::clamp(std::min(t.slots, fit), 2, kMostSlots);
-  a.stores = std::clamp(t.stores, 1, std::min(a.slots - 1, kMostStores));
-  if (t.bytes_per_second > 0) {
-    static const int kilohertz = attribute(cudaDevAttrClockRate);  // takes the driver 0.3 ms
-    a.tile_clocks = static_cast<int64_t>(1e3 * kilohertz * a.tile_bytes * t.ctas * t.warps /
-                                         t.bytes_per_second);
-  }
+  cut(a, (device::kMostSharedBytes - a.ring_offset) / t.warps);
+  static const int kilohertz = attribute(cudaDevAttrClockRate);  // takes the driver 0.3 ms
+  a.tile_clocks =
+      static_cast<int64_t>(1e3 * kilohertz * a.tile_bytes * t.ctas * t.warps / t.bytes_per_second);
+  a.late_clocks = t.late * a.tile_clocks;
   std::copy_n(p.pages, p.count, a.pages);
   return a;
 }
@@ -465,7 +414,7 @@ void launch_ring(const KvCopyParams& p, Stream& stream) {
   const KvCopyTuning& t = a.p.tuning;
   const int32_t shared = a.ring_offset + t.warps * a.slots * a.tile_bytes;
   cudaFuncSetAttribute(ring_copy<kPages, kStrips>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       shared);
+                       device::kMostSharedBytes);
   launch_kernel(stream, "kv_copy",
                 {.grid = static_cast<uint32_t>(std::min(t.ctas, a.tiles)),
                  .block = static_cast<uint32_t>(t.warps * kWarp),
