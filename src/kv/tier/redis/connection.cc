@@ -14,6 +14,10 @@ namespace attune::kv {
 namespace {
 
 using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kLate = "no answer in time";
+constexpr size_t kMostReplyBytes = 2LL << 30;  // no page is that large
 
 timeval time_of(double seconds) {
   const int64_t us = static_cast<int64_t>(seconds * 1e6);
@@ -50,6 +54,7 @@ RedisReply reply_of(const redisReply& raw, const std::shared_ptr<void>& holder) 
 
 struct RedisConnection::Context {
   redisContext* raw = nullptr;
+  Clock::duration patience{};  // with one reply
   std::string where;
   ~Context() {
     if (raw != nullptr) redisFree(raw);
@@ -73,6 +78,8 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisUrl& u
                                  "; start it, or name another with --hicache-storage-url"));
   if (redisSetTimeout(context->raw, time_of(times.command_seconds)) != REDIS_OK)
     return io_error(base::cat("Redis at ", context->where, ": the time-out cannot be set"));
+  context->patience = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(times.command_seconds));
   std::unique_ptr<RedisConnection> connection(new RedisConnection(std::move(context)));
   ATTUNE_RETURN_IF_ERROR(connection->log_in(url));
   return connection;
@@ -110,17 +117,30 @@ void RedisConnection::send(std::span<const std::string_view> command) {
     lost_ = true;
 }
 
-Status RedisConnection::lose() {
+Status RedisConnection::lose(const char* why) {
   lost_ = true;
   const int error = context_->raw->err;
-  const bool late = error == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK);
-  return unavailable(base::cat("Redis at ", context_->where, ": ",
-                               late ? "no answer in time" : context_->raw->errstr));
+  if (error == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK)) why = kLate;
+  return unavailable(
+      base::cat("Redis at ", context_->where, ": ", why ? why : context_->raw->errstr));
 }
 
+// As redisGetReply, whose time-out is for each part of a reply, and which takes any length.
 Result<RedisReply> RedisConnection::next() {
+  redisContext* redis = context_->raw;
+  const auto end = Clock::now() + context_->patience;
+  for (int sent = 0; sent == 0;) {
+    if (lost_ || redisBufferWrite(redis, &sent) != REDIS_OK) return lose();
+    if (Clock::now() > end) return lose(kLate);
+  }
   void* raw = nullptr;
-  if (lost_ || redisGetReply(context_->raw, &raw) != REDIS_OK || raw == nullptr) return lose();
+  for (;;) {
+    if (redisReaderGetReply(redis->reader, &raw) != REDIS_OK) return lose(redis->reader->errstr);
+    if (raw != nullptr) break;
+    if (redis->reader->len > kMostReplyBytes) return lose("an answer without an end");
+    if (redisBufferRead(redis) != REDIS_OK) return lose();
+    if (Clock::now() > end) return lose(kLate);
+  }
   const std::shared_ptr<void> holder(raw, freeReplyObject);
   return reply_of(*static_cast<redisReply*>(raw), holder);
 }

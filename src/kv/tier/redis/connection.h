@@ -61,7 +61,7 @@ class RedisConnection {
  private:
   struct Context;
   explicit RedisConnection(std::unique_ptr<Context> context);
-  Status lose();
+  Status lose(const char* why = nullptr);
   Status log_in(const RedisUrl& url);
 
   std::unique_ptr<Context> context_;

@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -197,6 +199,50 @@ TEST(RedisTier, AServerThatAnswersNothingHoldsNobodyForLong) {
   EXPECT_THAT(outcomes.wait(), Each(AnyOf(TierResult::kFailed, TierResult::kCancelled)));
   server->thaw();
   EXPECT_THAT(read_all(*open(at(server->url())), pages), Each(TierResult::kOk));
+}
+
+// Listens on a socket, and answers with a byte now and then, for ever.
+class DrippingServer {
+ public:
+  DrippingServer() {
+    sockaddr_un address{.sun_family = AF_UNIX};
+    path().copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_, 1), 0);
+    thread_ = std::thread([this] { drip(); });
+  }
+  ~DrippingServer() {
+    thread_.join();
+    ::close(listener_);
+  }
+  std::string path() const { return folder_.path() + "/redis.sock"; }
+
+ private:
+  void drip() {  // to one client, until it hangs up
+    const int client = ::accept(listener_, nullptr, nullptr);
+    pollfd hung_up{.fd = client, .events = POLLRDHUP};
+    for (char next = '+'; ::poll(&hung_up, 1, 20) == 0; next = 'x')
+      if (::send(client, &next, 1, MSG_NOSIGNAL) != 1) break;
+    ::close(client);
+  }
+
+  TestFolder folder_;
+  const int listener_ = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  std::thread thread_;
+};
+
+// Each byte began the time-out anew.
+TEST(RedisTier, AServerThatAnswersByteByByteHoldsNobodyForLong) {
+  DrippingServer server;
+  TierConfig config = at("unix://" + server.path());
+  config.command_seconds = config.connect_seconds = 0.3;
+  EXPECT_LT(seconds_of([&] {
+              const auto tier = make_tier(config);
+              ASSERT_FALSE(tier.ok());
+              EXPECT_EQ(tier.status().code(), Code::kUnavailable);
+              EXPECT_THAT(tier.status().message(), HasSubstr("no answer in time"));
+            }),
+            10);
 }
 
 TEST(RedisTier, AServerWithoutMemoryIsFull) {
