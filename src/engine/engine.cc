@@ -96,8 +96,9 @@ class EngineImpl final : public Engine {
     kv::KvTier* tier = loaded_.copies ? loaded_.copies->tier() : nullptr;
     if (!tier)
       return invalid_argument("there is no storage tier: start with --hicache-storage-backend");
-    if (const Status cleared = tier->clear(); !cleared.ok())
-      return cleared.with_context("not everything in storage is cleared");
+    if (const Status cleared = tier->clear(); !cleared.ok())  // whatever it is, not the client's
+      return {cleared.code() == Code::kUnavailable ? Code::kUnavailable : Code::kIoError,
+              "not everything in storage is cleared: " + cleared.message()};
     return call<Status>([&] {
       loaded_.scheduler->cache()->forget_stored();
       publish_stats();

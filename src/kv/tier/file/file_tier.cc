@@ -336,13 +336,12 @@ void FileTier::scan() {
   folder_->remove_stale_temps();
 }
 
-// Says what errno means, at most once in ten seconds; then also looks what is left of a folder that
-// has lost something.
+// Says what errno means, and looks what is left of a folder that has lost something, each at most
+// once in ten seconds.
 TierResult FileTier::failed(const char* what, const std::string& path) {
   const int error = errno;
-  const bool told = complaints_.may();
-  if (told && error == ENOENT) rescan();
-  if (told)
+  if ((error == ENOENT || error == ENOTDIR) && looks_.may()) rescan();
+  if (complaints_.may())
     base::log_warning("storage folder: cannot ", what, " ", path, ": ", std::strerror(error));
   return error == ENOSPC || error == EDQUOT ? TierResult::kFull : TierResult::kFailed;
 }

@@ -76,7 +76,7 @@ class FileTier final : public KvTier {
   TierInfo info_;
   // What the ledger says of a key and its name in the folder change together.
   std::array<std::mutex, kKeyLocks> key_locks_;
-  base::Throttle complaints_;
+  base::Throttle complaints_, looks_;
   std::atomic<int64_t> bytes_since_scan_{0};
 
   std::mutex scan_mutex_;

@@ -148,6 +148,19 @@ TEST(FileTier, AFolderDeletedUnderTheServerHasNoPages) {
   EXPECT_FALSE(fs::exists(folder.path() + "/cache"));  // it may be a disk that is not there now
 }
 
+TEST(FileTier, AFolderThatBecameAFileHasNoPages) {
+  const TestFolder folder;
+  const auto tier = open(folder.path() + "/cache");
+  auto pages = make_pages(6, tier->info().root_salt);
+  EXPECT_THAT(write_all(*tier, pages), Each(TierResult::kOk));
+  fs::remove_all(folder.path() + "/cache");
+  std::ofstream(folder.path() + "/cache") << "a file";
+  EXPECT_EQ(write_one(*tier, pages[0]), TierResult::kFailed);
+  tier->wait_for_scan();
+  EXPECT_EQ(tier->stats().pages, 0);
+  EXPECT_TRUE(tier->clear().ok());
+}
+
 // Junk with a page's name counted as a page until somebody asked for it.
 TEST(FileTier, WhatOnlyHasAPagesNameDoesNotCount) {
   const TestFolder folder;

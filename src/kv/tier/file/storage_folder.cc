@@ -178,7 +178,7 @@ Status StorageFolder::for_each_page(const std::function<bool()>& stop,
       if (stop()) return cancelled("stopped");
       const std::string path = dir_ + "/" + a + b;
       if (ops_.list(path, &names) != 0) {
-        if (errno == ENOENT) continue;
+        if (errno == ENOENT || errno == ENOTDIR) continue;
         return failed("list", path);
       }
       for (const std::string& name : names) {

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kLate = "no answer in time";
-constexpr size_t kMostReplyBytes = 2LL << 30;  // no page is that large
+constexpr size_t kMostReplyBytes = 1 << 30;  // no page is that large
 
 timeval time_of(double seconds) {
   const int64_t us = static_cast<int64_t>(seconds * 1e6);

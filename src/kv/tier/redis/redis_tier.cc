@@ -260,6 +260,8 @@ Status RedisTier::clear_now(RedisConnection& redis) {
     if (found.list.size() != 2) return io_error("Redis: " + std::string(found.text));
     cursor = found.list[0].text;
     for (const RedisReply& name : found.list[1].list)
+      if (!name.text.starts_with(kPages)) return io_error("Redis: SCAN answers what was not asked");
+    for (const RedisReply& name : found.list[1].list)
       send_script(redis, kDropScript, name.text.substr(kPages.size()));
     for (size_t i = 0; i < found.list[1].list.size(); ++i)
       if (const Result<RedisReply> dropped = redis.next(); !dropped.ok()) return dropped.status();
