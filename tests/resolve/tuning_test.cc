@@ -145,7 +145,7 @@ TEST(F4, DependentLaunch) {
 // step in for verify.
 TEST(F6, ATreeIsVerifiedByTheHopperKernelsWithWindowsAndAnyPageSize) {
   for (const bool window : {false, true})
-    for (const char* page : {"8", "16", "32", "64", "128"}) {
+    for (const char* page : {"1", "8", "16", "32", "64", "128"}) {
       Inputs in = inputs("sm90", "llama3-8b",
                          std::string("--speculative-eagle-topk 4 --page-size ") + page);
       in.model.window = window;
