@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <vector>
 
 #include "attention/backends/fa3/launches.h"
+#include "attention/backends/fa3/prefill.h"
+#include "attention/backends/fa3/without_pdl.h"
 #include "attention/check.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -72,6 +75,8 @@ struct Fa3Plan final : Plan {
   device::Buffer memory;
   Status status;
   float *partials = nullptr, *kept = nullptr;
+  std::optional<Prefill> prefill;  // none: no kernel
+  bool wide = false;               // the batch is prefill's, as far as the cache's type is
 
   int32_t* arrived() const { return memory.as<int32_t>(); }
   int32_t* taken() const {
@@ -85,20 +90,17 @@ struct Fa3Plan final : Plan {
   int32_t* scratch() const { return list(windows.size()).num_chunks; }
 };
 
-// Off for a while on a stream that has it on.
-class WithoutPdl {
- public:
-  WithoutPdl(device::Stream& stream, bool off) : stream_(stream), was_(stream.pdl()) {
-    if (off) stream_.set_pdl(false);
-  }
-  ~WithoutPdl() { stream_.set_pdl(was_); }
-  WithoutPdl(const WithoutPdl&) = delete;
-  WithoutPdl& operator=(const WithoutPdl&) = delete;
+// Rows of a sequence up to which the other kernel's tiles are filled better.
+constexpr int64_t kFewRows = 64;
 
- private:
-  device::Stream& stream_;
-  const bool was_;
-};
+bool takes_prefill(const Fa3Plan& p, const Batch& b) {
+  return p.prefill && b.phase == Phase::kPrefill && !b.tree_mask && !b.deterministic &&
+         int64_t{b.max_q_len} * (p.limits.q_heads / p.limits.kv_heads) > kFewRows;
+}
+bool all_bf16(const std::vector<Call>& calls) {
+  return !calls.empty() && std::all_of(calls.begin(), calls.end(),
+                                       [](const Call& c) { return c.kv.dtype == DType::kBF16; });
+}
 
 class Fa3Backend final : public Backend {
  public:
@@ -113,7 +115,9 @@ class Fa3Backend final : public Backend {
 
   int64_t workspace_bytes(const Limits& l) const override {
     const Sizes s = sizes_of(l, device_.info().multiprocessors);
-    return s.partial_bytes(l.v_dim) + s.kept_bytes(l.v_dim);
+    const int64_t few = s.partial_bytes(l.v_dim) + s.kept_bytes(l.v_dim);
+    if (!Prefill::has_kernel(l)) return few;
+    return std::max(few, Prefill::workspace_bytes(l, device_.info()));
   }
 
   std::unique_ptr<Plan> make_plan(const Limits& limits, void* workspace) const override {
@@ -137,6 +141,10 @@ class Fa3Backend final : public Backend {
     } else {
       plan->status = memory.status();
     }
+    if (plan->status.ok() && Prefill::has_kernel(limits)) {
+      plan->prefill.emplace(device_, limits, workspace);
+      plan->status = plan->prefill->status();
+    }
     plan->partials = static_cast<float*>(workspace);
     plan->kept = reinterpret_cast<float*>(static_cast<char*>(workspace) +
                                           plan->sizes.partial_bytes(limits.v_dim));
@@ -150,6 +158,7 @@ class Fa3Backend final : public Backend {
     ATTUNE_RETURN_IF_ERROR(check_batch(batch, p.limits));
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
+    p.wide = takes_prefill(p, batch);
     // A row's sums then do not depend on what else there is: one kernel for all batches.
     p.block_rows =
         batch.deterministic ? kFixedRows : decode_rows(int64_t{batch.max_q_len} * p.sizes.group);
@@ -160,6 +169,9 @@ class Fa3Backend final : public Backend {
     auto& p = static_cast<Fa3Plan&>(plan);
     p.runs = 0;
     if (p.batch.num_seqs == 0) return;
+    const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
+    if (p.wide) p.prefill->plan_on(p.batch, stream);
+    if (p.wide && all_bf16(p.limits.calls)) return;
     PlanArgs args{.at = p.batch.on_device,
                   .num_seqs = p.batch.num_seqs,
                   .causal = p.batch.causal,
@@ -181,7 +193,6 @@ class Fa3Backend final : public Backend {
       args.windows[i] = p.windows[i];
       args.lists[i] = p.list(i);
     }
-    const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
     launch_plan(stream, args);
   }
 
@@ -191,6 +202,10 @@ class Fa3Backend final : public Backend {
     check_layer(p, layer, kv, io);
     if (p.batch.num_seqs == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
+    if (p.wide && kv.dtype == DType::kBF16) {
+      p.prefill->run(p.batch, layer, kv, io, stream);
+      return;
+    }
     // Without a list of its own a window's chunks are cut out of all keys'.
     const auto found = std::find(p.windows.begin(), p.windows.end(), layer.window);
     DecodeArgs args{

@@ -12,8 +12,15 @@ namespace {
 
 using tensor::DType;
 
-// Of the driver, which the runtime opens. Null where it has none.
-decltype(&cuTensorMapEncodeTiled) encoder() {
+CUtensorMapDataType type_of(DType dtype) {
+  if (dtype == DType::kBF16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  if (dtype == DType::kF16) return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
+}  // namespace
+
+decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   static const auto found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result{};
@@ -25,16 +32,8 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
   return found;
 }
 
-CUtensorMapDataType type_of(DType dtype) {
-  if (dtype == DType::kBF16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  if (dtype == DType::kF16) return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
-}
-
-}  // namespace
-
 bool has_tensor_maps() {
-  return encoder() != nullptr;
+  return tensor_map_encoder() != nullptr;
 }
 
 CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows) {
@@ -52,7 +51,7 @@ CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows) {
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map{};
   // Promotion to 256 bytes costs 6 % of the rate.
-  const CUresult made = encoder()(
+  const CUresult made = tensor_map_encoder()(
       &map, type_of(kv.dtype), 4, base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

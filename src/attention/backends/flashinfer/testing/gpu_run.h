@@ -44,7 +44,9 @@ class GpuRun {
     stream_->synchronize();
     const Support support = backend_.supports(batch_);
     if (!support.ok()) return unsupported(support.reasons[0]);
-    return backend_.plan(batch_, *plan_, *stream_);
+    ATTUNE_RETURN_IF_ERROR(backend_.plan(batch_, *plan_, *stream_));
+    backend_.plan_on(*plan_, *stream_);
+    return {};
   }
 
   // The layer's launch alone, as a graph has it.

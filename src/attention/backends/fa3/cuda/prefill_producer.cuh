@@ -1,0 +1,220 @@
+// The prefill kernel's warps that take the work and fill the rings. A box costs its warp some 100
+// cycles, so that small pages need several; rows of the smallest are copied 16 bytes a thread.
+#pragma once
+
+#include "attention/backends/fa3/cuda/prefill_shape.cuh"
+
+namespace attune::attention::fa3 {
+
+template <int kQkDim, int kVDim, bool kGather>
+class PrefillProducer {
+ public:
+  using Shape = PrefillShape<kQkDim, kVDim>;
+
+  __device__ PrefillProducer(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
+                             const PrefillParams& p, uint32_t shared, PrefillBarriers& barriers)
+      : q_(q),
+        k_(k),
+        v_(v),
+        p_(p),
+        shared_(shared),
+        barriers_(barriers),
+        lane_(static_cast<int>(threadIdx.x % 32)) {}
+
+  // Warps 0 and 1: K, 2 and 3: V.
+  __device__ void run() {
+    const int warp = static_cast<int>(threadIdx.x / 32), which = warp % 2;
+    if (warp == 0) {
+      take_items();
+    } else if (warp < 2 && which < Shape::kKWarps) {
+      follow<true>(which);
+    } else if (warp >= 2 && which < Shape::kVWarps) {
+      follow<false>(which);
+    }
+  }
+
+ private:
+  // Blocks are taken in the plan's order, the longest first; who takes which does not matter to the
+  // results.
+  __device__ void take_items() {
+    const int heads = __ldcg(&p_.counters->heads);
+    const int total = __ldcg(&p_.counters->blocks) * heads;
+    int index = static_cast<int>(blockIdx.x);
+    while (index < total) {
+      const PrefillItem item = prefill_item(p_, index, heads);
+      int next = 0;
+      if (lane_ == 0) next = static_cast<int>(gridDim.x + atomicAdd(&p_.counters->taken, 1u));
+      queries(item);
+      load<true>(item, 0);
+      index = __shfl_sync(0xffffffff, next, 0);
+    }
+    queries({});
+    if (lane_ == 0 && atomicAdd(&p_.counters->done, 1u) == gridDim.x - 1) {
+      p_.counters->taken = 0;
+      p_.counters->done = 0;
+    }
+  }
+  template <bool kIsK>
+  __device__ void follow(int which) {
+    while (true) {
+      barrier_wait(&barriers_.item_full[items_.stage], items_.parity);
+      const PrefillItem item = barriers_.items[items_.stage];
+      __syncwarp();
+      if (lane_ == 0) barrier_arrive(&barriers_.q_empty[items_.stage]);
+      items_.advance();
+      if (item.tiles == 0) return;
+      load<kIsK>(item, which);
+    }
+  }
+
+  // The item, and its queries.
+  __device__ void queries(const PrefillItem& item) {
+    uint64_t* full = &barriers_.q_full[items_.stage];
+    const int box_bytes = p_.tile_heads * p_.tile_tokens * kPieceRow;
+    if (lane_ == 0) {
+      barrier_wait(&barriers_.q_empty[items_.stage], items_.parity ^ 1);
+      barriers_.items[items_.stage] = item;
+      barrier_arrive(&barriers_.item_full[items_.stage]);
+      if (item.tiles > 0) {
+        barrier_expect(full, 2 * Shape::kQPieces * box_bytes);
+      } else {
+        barrier_arrive(full);
+      }
+    }
+    __syncwarp();
+    if (item.tiles > 0 && lane_ < 2 * Shape::kQPieces) {
+      const int half = lane_ / Shape::kQPieces, piece = lane_ % Shape::kQPieces;
+      copy_box(shared_ + items_.stage * Shape::kQBytes + half * Shape::kGroupQBytes +
+                   piece * Shape::kGroupPieceBytes,
+               &q_, piece * 64, item.head * p_.tile_heads,
+               item.block.first_row + half * p_.tile_tokens, full);
+    }
+    items_.advance();
+  }
+
+  // Every second piece, from `which` on, of the item's tiles of K or V.
+  template <bool kIsK>
+  __device__ void load(const PrefillItem& item, int which) {
+    if constexpr (kGather) {
+      rows<kIsK>(item, which);
+    } else {
+      tiles<kIsK>(item, which);
+    }
+  }
+  template <bool kIsK>
+  __device__ void tiles(const PrefillItem& item, int which) {
+    constexpr int kPieces = kIsK ? Shape::kQPieces : Shape::kVPieces;
+    const int head = item.head * p_.tile_heads / p_.group;
+    const int pieces = (kPieces - which + 1) / 2;
+    const int boxes = kPrefillKeys / p_.box_rows;  // of a piece; a power of two
+    Place next = place(item, item.last_tile, lane_ & (boxes - 1));
+#pragma unroll 1
+    for (int i = 0; i < item.tiles; ++i) {
+      const int tile = item.last_tile - i;
+      const Place now = next;
+      if (i + 1 < item.tiles) next = place(item, tile - 1, lane_ & (boxes - 1));
+      auto& ring = ring_of<kIsK>();
+      uint64_t* full = (kIsK ? barriers_.k_full : barriers_.v_full) + ring.stage;
+      if (lane_ == 0) {
+        barrier_wait((kIsK ? barriers_.k_empty : barriers_.v_empty) + ring.stage, ring.parity ^ 1);
+        barrier_expect(full, pieces * Shape::kPieceBytes);
+      }
+      __syncwarp();
+      const uint32_t to = shared_ + (kIsK ? Shape::kK + ring.stage * Shape::kKBytes
+                                          : Shape::kV + ring.stage * Shape::kVBytes);
+#pragma unroll 1
+      for (int j = lane_; j < boxes * pieces; j += 32) {
+        const int box = j & (boxes - 1), piece = which + 2 * (j / boxes);
+        const Place from = boxes <= 32 ? now : place(item, tile, box);
+        copy_box(to + piece * Shape::kPieceBytes + box * p_.box_rows * kPieceRow, kIsK ? &k_ : &v_,
+                 piece * 64, from.row, head, from.slot, full);
+      }
+      ring.advance();
+    }
+  }
+  // The page of a key; past the end: any of the sequence, nobody sees it.
+  __device__ int slot_of(const PrefillItem& item, int key) const {
+    const PrefillBlock& b = item.block;
+    if (b.kv_len <= 0) return 0;
+    const int page = min(key, b.kv_len - 1) / p_.page_size;
+    const int slot = __ldg(p_.page_slots + b.first_page + page);
+    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
+  }
+  template <bool kIsK>
+  __device__ void rows(const PrefillItem& item, int which) {
+    constexpr int kPieces = kIsK ? Shape::kQPieces : Shape::kVPieces;
+    static_assert(kPieces <= 2);
+    const int head = item.head * p_.tile_heads / p_.group;
+    const char* base = (kIsK ? p_.k + head * p_.k_head_stride : p_.v + head * p_.v_head_stride) +
+                       which * kPieceRow + lane_ % 8 * 16;
+    const int64_t token_stride = kIsK ? p_.k_token_stride : p_.v_token_stride;
+    constexpr int kLookUps = kPrefillKeys / 32;
+    int next[kLookUps];
+#pragma unroll
+    for (int j = 0; j < kLookUps; ++j)
+      next[j] = slot_of(item, item.last_tile * kPrefillKeys + 32 * j + lane_);
+#pragma unroll 1
+    for (int i = 0; i < item.tiles; ++i) {
+      const int key = (item.last_tile - i) * kPrefillKeys;
+      int slots[kLookUps];
+#pragma unroll
+      for (int j = 0; j < kLookUps; ++j) {
+        slots[j] = next[j];
+        if (i + 1 < item.tiles) next[j] = slot_of(item, key - kPrefillKeys + 32 * j + lane_);
+      }
+      auto& ring = ring_of<kIsK>();
+      barrier_wait((kIsK ? barriers_.k_empty : barriers_.v_empty) + ring.stage, ring.parity ^ 1);
+      const uint32_t to = shared_ +
+                          (kIsK ? Shape::kK + ring.stage * Shape::kKBytes
+                                : Shape::kV + ring.stage * Shape::kVBytes) +
+                          which * Shape::kPieceBytes;
+#pragma unroll
+      for (int j = 0; j < kLookUps; ++j) {
+#pragma unroll 1
+        for (int in = lane_ / 8; in < 32; in += 4) {
+          const int row = 32 * j + in, slot = __shfl_sync(0xffffffff, slots[j], in);
+          const char* from =
+              base + slot * p_.page_stride + ((key + row) & (p_.page_size - 1)) * token_stride;
+          copy_16(to + row * kPieceRow + ((lane_ % 8 ^ row % 8) << 4), from);
+        }
+      }
+      arrive_when_copied((kIsK ? barriers_.k_full : barriers_.v_full) + ring.stage);
+      ring.advance();
+    }
+  }
+  template <bool kIsK>
+  __device__ auto& ring_of() {
+    if constexpr (kIsK) {
+      return k_ring_;
+    } else {
+      return v_ring_;
+    }
+  }
+
+  // Where a box of a tile lies.
+  struct Place {
+    int slot, row;
+  };
+  __device__ Place place(const PrefillItem& item, int tile, int box) const {
+    const int key = tile * kPrefillKeys + box * p_.box_rows;
+    const PrefillBlock& b = item.block;
+    if (!p_.page_slots) return {0, b.first_page + key};
+    if (b.kv_len <= 0) return {0, 0};
+    // Past the end: any page of the sequence, nobody sees it.
+    const int page = min(key, b.kv_len - 1) / p_.page_size;
+    const int slot = __ldg(p_.page_slots + b.first_page + page);
+    const bool known = static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots);
+    return {known ? slot : 0, key % p_.page_size};
+  }
+
+  const CUtensorMap &q_, &k_, &v_;
+  const PrefillParams& p_;
+  const uint32_t shared_;
+  PrefillBarriers& barriers_;
+  const int lane_;
+  Ring<Shape::kQStages> items_;
+  Ring<Shape::kKStages> k_ring_;
+  Ring<Shape::kVStages> v_ring_;
+};
+
+}  // namespace attune::attention::fa3

@@ -1,0 +1,39 @@
+// Batches of many queries by the wgmma kernel (cuda/prefill.cuh): what it serves, its memory, its
+// plan and launches. For fa3's prefill phase, and for MLA's up-projected rows (trtllm_mla).
+#pragma once
+
+#include <cstdint>
+
+#include "attention/backend.h"
+#include "device/device.h"
+
+namespace attune::attention::fa3 {
+
+class Prefill {
+ public:
+  // Whether there is a kernel for calls within the limits: bfloat16 of these head sizes, pages that
+  // divide a tile or are whole tiles.
+  static bool has_kernel(const Limits& limits);
+  static int64_t workspace_bytes(const Limits& limits, const device::DeviceInfo& info);
+
+  // REQUIRES: has_kernel(). Errors: status().
+  Prefill(device::Device& device, const Limits& limits, void* workspace);
+  const Status& status() const { return status_; }
+
+  // Not for trees.
+  void plan_on(const Batch& batch, device::Stream& stream) const;
+  // REQUIRES: types are bfloat16, plan_on() of the same batch.
+  void run(const Batch& batch, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
+           device::Stream& stream) const;
+
+ private:
+  Limits limits_;
+  int32_t ctas_ = 0;
+  int64_t near_bytes_ = 0;
+  int32_t tile_heads_ = 0, tile_tokens_ = 0;
+  device::Buffer memory_;
+  float* parts_ = nullptr;
+  Status status_;
+};
+
+}  // namespace attune::attention::fa3
