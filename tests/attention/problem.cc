@@ -236,7 +236,7 @@ Batch Problem::batch(Phase phase) const {
     b.page_size = shape_.page_size;
   }
   b.causal = shape_.causal;
-  b.deterministic = true;
+  b.deterministic = deterministic_;
   b.tree_mask = tree_.empty() ? nullptr : tree_.data();
   return b;
 }

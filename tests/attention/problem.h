@@ -51,6 +51,7 @@ class Problem {
   // One word for each token.
   void set_tree(std::vector<uint64_t> words) { tree_ = std::move(words); }
   void set_q(std::vector<float> q) { q_ = std::move(q); }
+  void set_deterministic(bool on) { deterministic_ = on; }
   // Of paths that read rows: every sequence sees keys [first, second) of its own only.
   void set_keys(const std::vector<std::pair<int32_t, int32_t>>& ranges, bool causal);
   // Rows [first_row, + rows) of K (what 0), V (1) or q (2) of a sequence, dense, before rounding to
@@ -76,6 +77,7 @@ class Problem {
   std::vector<int32_t> row_of_, kv_start_;  // where a sequence's rows begin, and what it sees
   std::vector<float> q_;
   std::vector<uint64_t> tree_;
+  bool deterministic_ = true;
   std::vector<char> pool_;
   kv::PagedKvView view_;
 };
