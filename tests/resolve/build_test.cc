@@ -154,7 +154,7 @@ TEST(BugB04, AHybridHasAListForEveryPhase) {
 // A draft model is resolved from its own shape.
 TEST(BugB06, TargetAndDraftAreResolvedApart) {
   Inputs in = inputs("sm90", "deepseek-v3", "");
-  EXPECT_EQ(head(resolve(in), Phase::kVerify), "trtllm_mla");
+  EXPECT_EQ(head(resolve(in), Phase::kVerify), "flashinfer_mla");
   in.model = *model_preset("smollm2");
   const Resolution draft = resolve(in);
   EXPECT_TRUE(draft.conflicts.empty());

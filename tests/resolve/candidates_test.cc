@@ -98,9 +98,8 @@ TEST(S3, TwoBackendsAreAHybridAndVerifyFollowsTheMode) {
 
 TEST(S3, VerifyFollowsWhateverHeadsItsPhase) {
   const Resolution r = explain("sm90", "deepseek-v3", "--speculative-attention-mode decode");
-  EXPECT_EQ(names(r, Phase::kVerify),
-            (Names{"flashmla", "trtllm_mla", "flashinfer_mla", "reference"}));
-  EXPECT_EQ(names(r, Phase::kDraftExtend), (Names{"trtllm_mla", "flashinfer_mla", "reference"}));
+  EXPECT_EQ(names(r, Phase::kVerify), (Names{"flashmla", "flashinfer_mla", "reference"}));
+  EXPECT_EQ(names(r, Phase::kDraftExtend), (Names{"flashinfer_mla", "reference"}));
   EXPECT_THAT(why_refused(r, "flashmla", Phase::kDraftExtend), HasSubstr("draft_extend"));
 }
 
@@ -133,7 +132,7 @@ TEST(S5, OtherGpusMha) {
 
 TEST(S6, Mla) {
   const Names prefill = {"trtllm_mla", "flashinfer_mla", "reference"};
-  const Names decode = {"flashmla", "trtllm_mla", "flashinfer_mla", "reference"};
+  const Names decode = {"flashmla", "flashinfer_mla", "reference"};
   const Names other = {"flashinfer_mla", "reference"};
   check_orders({{"sm90", "deepseek-v3", "", prefill, decode, "S6"},
                 {"sm90", "deepseek-v2-lite", "", prefill, decode, "S6"},
@@ -145,13 +144,13 @@ TEST(S6, Mla) {
                  "deepseek-v3",
                  "--attention-backend flashinfer",
                  {"flashinfer_mla", "trtllm_mla", "reference"},
-                 {"flashinfer_mla", "flashmla", "trtllm_mla", "reference"},
+                 {"flashinfer_mla", "flashmla", "reference"},
                  "alias"},
                 {"sm90",
                  "deepseek-v3",
                  "--without flashinfer",
                  {"trtllm_mla", "reference"},
-                 {"flashmla", "trtllm_mla", "reference"},
+                 {"flashmla", "reference"},
                  "S6"}});
 }
 
@@ -172,7 +171,7 @@ TEST(S8, WhatANamedBackendCannotDoIsToldWithAMend) {
            {"sm90", "llama3-8b", "--attention-backend trtllm_mla",
             "serves MLA alone, this model has MHA", "fa3, flashinfer, cudnn, reference"},
            {"sm90", "deepseek-v3", "--attention-backend fa3",
-            "serves MHA alone, this model has MLA", "trtllm_mla, flashinfer_mla, reference"},
+            "serves MHA alone, this model has MLA", "flashinfer_mla, reference"},
            {"sm90", "deepseek-v3", "--attention-backend flashmla", "does not serve prefill",
             "--decode-attention-backend flashmla"},
            {"sm90", "deepseek-v3", "--prefill-attention-backend flashmla", "does not serve prefill",
@@ -301,7 +300,7 @@ TEST(S11, ATreeNeedsAMask) {
   const Resolution r = explain("sm90", "deepseek-v3", tree);
   EXPECT_TRUE(r.conflicts.empty());
   EXPECT_EQ(names(r, Phase::kVerify), Names{"reference"});
-  EXPECT_EQ(why_refused(r, "trtllm_mla", Phase::kVerify), "has no tree mask");
+  EXPECT_EQ(why_refused(r, "flashinfer_mla", Phase::kVerify), "has no tree mask");
   EXPECT_TRUE(explain("cpu", "smollm2", "--attention-backend cpu" + tree).conflicts.empty());
 }
 

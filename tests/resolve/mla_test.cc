@@ -77,21 +77,18 @@ TEST(M1ToM4, AnMhaModelHasNone) {
 }
 
 TEST(M5, ChunksOffAndNoAbsorbedExtendGoesToTheFallback) {
-  const std::string off = "--disable-chunked-prefix-cache --assume trtllm_mla:absorbed-extend=off";
-  const Resolution r = explain("sm90", "deepseek-v3", off);
+  const Resolution r = explain("sm90", "deepseek-v3", "--disable-chunked-prefix-cache");
   EXPECT_TRUE(r.conflicts.empty());
   EXPECT_EQ(head(r, Phase::kPrefill), "trtllm_mla");
   EXPECT_EQ(mla(r).paths, (Paths{Path::kRagged, Path::kAbsorbed}));
   EXPECT_THAT(to_json(r),
               HasSubstr("trtllm_mla has no absorbed extend: flashinfer_mla serves those prompts"));
   // M8: decode and its followers are not affected.
-  EXPECT_EQ(r.of(Phase::kDecode).size(), 4u);
+  EXPECT_EQ(r.of(Phase::kDecode).size(), 3u);
 }
 
 TEST(M5, NobodyAbsorbs) {
-  const std::string alone =
-      "--attention-backend trtllm_mla --no-attention-fallback --assume "
-      "trtllm_mla:absorbed-extend=off ";
+  const std::string alone = "--prefill-attention-backend trtllm_mla --no-attention-fallback ";
   EXPECT_THAT(
       only_conflict(explain("sm90", "deepseek-v3", alone + "--disable-chunked-prefix-cache"), "M5"),
       HasSubstr("drop --no-attention-fallback or --disable-chunked-prefix-cache"));
@@ -105,14 +102,14 @@ TEST(M5, NobodyAbsorbs) {
 // Chunks are merged by their LSE: who gives none takes none, and the route never asks for them.
 TEST(M2, NobodyGivesAnLse) {
   const std::string alone =
-      "--attention-backend trtllm_mla --no-attention-fallback --assume trtllm_mla:lse-out=off";
-  const Resolution r = explain("sm90", "deepseek-v3", alone);
+      "--prefill-attention-backend trtllm_mla --no-attention-fallback --assume "
+      "trtllm_mla:lse-out=off";
+  const Resolution r = explain("sm90", "deepseek-v3", alone + ",trtllm_mla:absorbed-extend=on");
   EXPECT_TRUE(r.conflicts.empty());
   EXPECT_FALSE(mla(r).policy.chunked_prefix);
   EXPECT_EQ(mla(r).paths, (Paths{Path::kRagged, Path::kAbsorbed}));
   EXPECT_TRUE(has_rule(r, "M2"));
-  EXPECT_THAT(only_conflict(
-                  explain("sm90", "deepseek-v3", alone + ",trtllm_mla:absorbed-extend=off"), "M5"),
+  EXPECT_THAT(only_conflict(explain("sm90", "deepseek-v3", alone), "M5"),
               AllOf(HasSubstr("no prefill candidate merges chunks"),
                     HasSubstr("drop --no-attention-fallback")));
   // The oracle at the end of the list would, but is none to choose a path for.
@@ -120,15 +117,17 @@ TEST(M2, NobodyGivesAnLse) {
             (Paths{Path::kRagged, Path::kAbsorbed}));
 }
 
-TEST(M6, TheDecodeShapedKernelAbsorbsAsTheFirst) {
-  const Resolution r = explain("sm90", "deepseek-v3", "--disable-chunked-prefix-cache");
+TEST(M6, ADecodeShapedKernelWouldAbsorbAsTheFirst) {
+  const Resolution r =
+      explain("sm90", "deepseek-v3",
+              "--disable-chunked-prefix-cache --assume trtllm_mla:absorbed-extend=on");
   EXPECT_FALSE(has_rule(r, "M5"));
   EXPECT_EQ(head(r, Phase::kPrefill), "trtllm_mla");
 }
 
 TEST(M9, Fp8LatentsGoToWhoReadsThemAsTheyAre) {
   const Resolution r = explain("sm90", "deepseek-v3", "--kv-cache-dtype fp8_e4m3");
-  EXPECT_EQ(names(r, Phase::kDecode), (Names{"trtllm_mla", "reference"}));
+  EXPECT_EQ(names(r, Phase::kDecode), Names{"reference"});
   EXPECT_THAT(why_refused(r, "flashinfer_mla", Phase::kDecode), HasSubstr("not fp8_e4m3"));
 }
 

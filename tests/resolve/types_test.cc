@@ -19,7 +19,7 @@ TEST(S9, ThePageSizeIsWhatTheFirstCandidatesShare) {
                         {"sm90", "deepseek-v3", "", 64},
                         {"cpu", "smollm2", "", 16},
                         {"cpu", "deepseek-v2-lite", "", 16},
-                        {"sm90", "deepseek-v3", "--decode-attention-backend trtllm_mla", 64},
+                        {"sm90", "deepseek-v3", "--decode-attention-backend flashinfer_mla", 64},
                         {"sm90", "llama3-8b", "--page-size 16", 16},
                         {"sm90", "llama3-8b", "--page-size 1", 1},
                         {"cpu", "smollm2", "--page-size 64", 64}}) {
@@ -33,10 +33,10 @@ TEST(S9, ThePageSizeIsWhatTheFirstCandidatesShare) {
 TEST(S9, AUsersPageSizeLeavesOutWhoDoesNotServeIt) {
   const Resolution r = explain("sm90", "deepseek-v3", "--page-size 32");
   EXPECT_EQ(r.page_size, 32);
-  EXPECT_EQ(names(r, Phase::kDecode), (Names{"trtllm_mla", "flashinfer_mla", "reference"}));
+  EXPECT_EQ(names(r, Phase::kDecode), (Names{"flashinfer_mla", "reference"}));
   EXPECT_EQ(why_refused(r, "flashmla", Phase::kDecode), "offers page sizes 64, not 32");
   EXPECT_EQ(names(explain("sm90", "deepseek-v3", "--page-size 16"), Phase::kPrefill),
-            (Names{"flashinfer_mla", "reference"}));
+            (Names{"trtllm_mla", "flashinfer_mla", "reference"}));
 }
 
 TEST(S9, ANamedBackendsPageSizeIsAnErrorNotASilentChange) {

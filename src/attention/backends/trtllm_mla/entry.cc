@@ -1,29 +1,39 @@
-// Latent attention by the contract of SGLang's backend of this name: one decode-shaped kernel over
-// paged latents for decode, verify and extends, and a ragged kernel for up-projected keys; this
-// file tells what they offer, their code comes with the CUDA device.
+// Ragged attention of an MLA model's up-projected keys and values; decode, verify and absorbed
+// extends are others'.
+#include "attention/backends/trtllm_mla/trtllm_mla_backend.h"
 #include "attention/registry.h"
 
 namespace attune::attention {
 
 using tensor::DType;
 
-BackendEntry trtllm_mla_backend() {
+namespace trtllm_mla {
+
+Capabilities capabilities() {
   Capabilities c;
   c.name = "trtllm_mla";
   c.archs = {Arch::kSm90};
   c.kinds = {AttentionKind::kMla};
-  c.phases = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
-  // kAbsorbed is row M6: the decode-shaped kernel with any number of queries.
-  c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
+  c.phases = {Phase::kPrefill};
+  c.extend_paths = {Path::kRagged, Path::kOneShot, Path::kChunked};
   c.head_dims = {{576, 512}};
   c.ragged_dims = {{192, 128}};
-  c.q_dtypes = {DType::kBF16, DType::kF16};
-  c.kv_dtypes = {DType::kBF16, DType::kF16, DType::kF8E4M3};
-  c.page_sizes = {32, 64};
-  c.lse_out = true;
-  c.batch_invariant = true;
+  c.q_dtypes = {DType::kBF16};
+  c.kv_dtypes = {DType::kBF16};
+  c.window = c.soft_cap = c.sinks = c.lse_out = true;
+  c.batch_invariant = true;  // a row's keys are never split in deterministic mode
   c.num_splits = c.pdl = true;
-  return {c, "built without CUDA"};
+  return c;
+}
+
+}  // namespace trtllm_mla
+
+BackendEntry trtllm_mla_backend() {
+#ifdef ATTUNE_FA3
+  return {trtllm_mla::capabilities(), "", trtllm_mla::create};
+#else
+  return {trtllm_mla::capabilities(), "built without kernels for sm90a"};
+#endif
 }
 
 }  // namespace attune::attention
