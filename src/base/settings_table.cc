@@ -75,7 +75,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"hicache-mem-layout", &o.hicache_mem_layout, "Hierarchical cache", "", "order of the host pool", {.choices = {"auto", "layer_first", "page_first", "page_first_direct"}}},
     {"hicache-ratio", &o.hicache_ratio, "Hierarchical cache", "X", "size of the host pool over that of the device pool; 0: the largest that fits, 2 at most", {.min = 0, .max = 1000}},
     {"hicache-size", &o.hicache_size, "Hierarchical cache", "GB", "size of the host pool in 10^9 bytes; 0: by the ratio", {.min = 0, .max = 1000000}},
-    {"hicache-io-rate", &o.hicache_io_rate, "Hierarchical cache", "GB/S", "most bytes per second in each direction; 0: no limit", {.min = 0, .max = 1000000}},
+    {"hicache-io-rate", &o.hicache_io_rate, "Hierarchical cache", "GB/S", "most bytes per second in each direction, 0.01 at least; 0: no limit", {.min = 0, .max = 1000000}},
     {"hicache-write-policy", &o.hicache_write_policy, "Hierarchical cache", "", "when pages are written down: at once, at once if they were hit again, or when they leave", {.choices = {"write_through", "write_through_selective", "write_back"}}},
     {"hicache-load-back", &o.hicache_load_back, "Hierarchical cache", "", "whether pages in host memory are loaded when a request wants them: where that is faster than computing them again, by measured rates, or always", {.choices = {"auto", "always"}}},
     {"hicache-storage-backend", &o.hicache_storage_backend, "Hierarchical cache", "", "the tier below host memory", {.choices = {"none", "file", "redis"}}},

@@ -14,6 +14,7 @@ namespace {
 // (docs/selection-rules.md, H1).
 constexpr int64_t kCrossover = 256 << 10;
 constexpr double kLargestRatio = 2;
+constexpr double kLeastRate = 0.01;  // GB/s: a copy of a MiB, which nothing cuts off, takes 0.1 s
 
 // GB/s of the copy engine from device to host beside a kernel that reads at full rate, by piece;
 // H200, PCIe 5.
@@ -396,6 +397,16 @@ void no_effect(State& s, const char* id) {
   s.warning(id, "--hicache-... flags have no effect without --enable-hierarchical-cache");
 }
 
+bool rate_too_low(const State& s) {
+  return on(s) && s.set().hicache_io_rate > 0 && s.set().hicache_io_rate < kLeastRate;
+}
+void rate_is_too_low(State& s, const char* id) {
+  s.conflict(id, {"--hicache-io-rate"},
+             cat("--hicache-io-rate ", s.set().hicache_io_rate, ": GB/s, at least ", kLeastRate,
+                 ", since copies under way have to end before a step or a stop"),
+             "raise it; 0 is no limit");
+}
+
 void storage_no_effect(State& s, const char* id) {
   const bool any = any_storage(s.set());
   s.warning(
@@ -409,6 +420,7 @@ constexpr Rule kRules[] = {
     {"hicache", has_hicache_flag, no_effect},
     {"hicache", [](const State& s) { return on(s) && !storage_flags(s, true).empty(); },
      storage_no_effect},
+    {"hicache", rate_too_low, rate_is_too_low},
     {"H1", on, begin},
     {"H8", [](const State& s) { return on(s) && s.set().disable_radix_cache; }, needs_radix},
     {"H8",

@@ -23,6 +23,16 @@ TEST(H0, OffUnlessAskedAndItsFlagsAreThenTold) {
   EXPECT_TRUE(has_rule(r, "hicache"));
 }
 
+// Of 1e-30 GB/s a copy never ended, and the pace in clocks was no number any more.
+TEST(H0, ARateThatCopiesCannotKeepIsRefused) {
+  for (const char* rate : {"1e-30", "0.001"})
+    EXPECT_THAT(
+        only_conflict(explain("sm90", "llama3-8b", kOn + "--hicache-io-rate " + rate), "hicache"),
+        AllOf(HasSubstr("--hicache-io-rate"), HasSubstr("at least 0.01")));
+  for (const char* rate : {"0", "0.01", "45"})
+    EXPECT_TRUE(explain("sm90", "llama3-8b", kOn + "--hicache-io-rate " + rate).conflicts.empty());
+}
+
 TEST(Storage, FlagsOfAnotherStorageAreTold) {
   const std::string dir = "--hicache-storage-dir /tmp/x ", url = "--hicache-storage-url redis://x ";
   const auto told = [](const std::string& flags) {
