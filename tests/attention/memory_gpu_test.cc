@@ -229,6 +229,16 @@ TEST_P(Sanitized, EveryPhase) {
   check(ragged(2, 192, 128), {{20, 20, 1}, {3, 70, 2}}, "ragged");
 }
 
+// Rows enough for the kernels that prompts have, and a few keys' more than a tile; 8 bits; a tree.
+TEST_P(Sanitized, EveryKernel) {
+  for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    const Shape shape{.q_heads = 8, .kv_heads = 2, .qk_dim = 128, .v_dim = 128, .kv_dtype = kv};
+    check(shape, {{70, 200, 1}, {3, 150, 2}, {40, 40, 3}}, "a prompt", Phase::kPrefill);
+    check(shape, {{1, 200, 1}, {1, 65, 2}}, "a step", Phase::kDecode);
+    check(shape, {{5, 70, 1}}, "a tree", Phase::kVerify, nullptr, tree_words({-1, 0, 0, 1, 1}));
+  }
+}
+
 TEST_P(Sanitized, Replay) {
   if (!caps().graph_safe) return skip_undeclared("graph_safe");
   for (const Shape& shape : shapes()) replay(shape, Phase::kDecode, 1);
