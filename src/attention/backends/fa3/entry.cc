@@ -16,7 +16,7 @@ Capabilities capabilities() {
   c.head_dims = {{64, 64}, {128, 128}};
   c.q_dtypes = {DType::kBF16};
   c.kv_dtypes = {DType::kBF16, DType::kF16, DType::kF8E4M3};
-  c.page_sizes = {8, 16, 32, 64, 128};
+  c.page_sizes = {1, 2, 4, 8, 16, 32, 64, 128};
   c.window = c.soft_cap = c.sinks = c.tree_mask = c.lse_out = true;
   // In deterministic mode chunks of keys are cut by their positions and added up in their order.
   c.batch_invariant = true;

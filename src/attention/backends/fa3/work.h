@@ -9,8 +9,8 @@ namespace attune::attention::fa3 {
 
 // Keys of a tile: what a kernel loads, multiplies and masks at once.
 inline constexpr int32_t kTile = 64;
-// Page ids that a chunk carries, so that its first loads need no look-up.
-inline constexpr int32_t kChunkPages = 32;
+// Page ids that a chunk carries, so that its first loads need no look-up: a tile's at least.
+inline constexpr int32_t kChunkPages = 64;
 
 // Some keys for a block of query rows of one sequence; one work item for each group of heads. Row r
 // of a sequence is query head r % group (of a group) of query r / group.

@@ -7,8 +7,10 @@ namespace attune::attention::fa3 {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-__device__ __forceinline__ void consumer_barrier() {
-  asm volatile("bar.sync 1, 256;" ::: "memory");
+// Of the warps that multiply (kConsumers threads), or of those that finish items (kFinishers).
+template <int kThreads>
+__device__ __forceinline__ void role_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kThreads == kConsumers ? 1 : 2), "n"(kThreads) : "memory");
 }
 
 // exp2(x - top); 0 where x, and so maybe top, is -inf.
@@ -32,6 +34,115 @@ __device__ __forceinline__ void fold(Part& a, const Part& b) {
   a.top = top;
 }
 
+// Where an item's sums go: the output, or partial results that are added up when all are there.
+template <typename S>
+struct Results {
+  const DecodeArgs& a;
+  const Item& item;
+
+  static constexpr int kPairs = S::kDim / 2;       // of dims, each a thread's
+  static constexpr int kPartStride = S::kDim + 4;  // floats of a row of partial results
+  __device__ int word(int i) const { return item.words[i]; }
+  __device__ int rows() const { return word(4); }
+  __device__ int index() const { return word(8); }
+  __device__ int count() const { return word(9); }
+
+  // Of this group of heads' rows, chunk i.
+  __device__ float* partial(int i, int row) const {
+    const int64_t slot = int64_t{word(10) + i} * a.heads + item.head;
+    return a.partials + (slot * S::kRows + row) * kPartStride;
+  }
+  __device__ Part read(int i, int row, int pair) const {
+    const float* from = partial(i, row);
+    const float2 ends = __ldcg(reinterpret_cast<const float2*>(from + S::kDim));
+    return {ends.x, ends.y, __ldcg(reinterpret_cast<const float2*>(from) + pair)};
+  }
+  __device__ void write(const Part& p, int row, int pair) const {
+    float* to = partial(index(), row);
+    __stcg(reinterpret_cast<float2*>(to) + pair, p.out);
+    if (pair == 0) __stcg(reinterpret_cast<float2*>(to + S::kDim), make_float2(p.top, p.sum));
+  }
+
+  __device__ void store(Part p, int row, int pair) const {
+    const int at = word(3) + row, token = word(0) + at / a.group;
+    const int head = item.head * a.group + at % a.group;
+    if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0}});
+    const float f = p.sum > 0 ? 1 / p.sum : 0;
+    char* to = static_cast<char*>(a.io.out) +
+               (int64_t{token} * a.io.out_stride + int64_t{head} * S::kDim) * 2;
+    reinterpret_cast<uint32_t*>(to)[pair] = pack<false>(p.out.x * f, p.out.y * f);
+    if (a.io.lse && pair == 0)
+      a.io.lse[int64_t{token} * a.layer.q_heads + head] =
+          p.sum > 0 ? (p.top + log2f(p.sum)) * kLn2 : -INFINITY;
+  }
+
+  // After this item's partial results are written: whoever arrives last adds up all of the rows',
+  // in their order. For `kThreads` threads of the CTA; `last` is theirs.
+  template <int kThreads>
+  __device__ void arrive(int me, int32_t& last) const {
+    if (me == 0) {
+      __threadfence();
+      int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
+      last = atomicAdd(arrived, 1) == count() - 1;
+      if (last) *arrived = 0;
+      __threadfence();
+    }
+    role_barrier<kThreads>();
+    if (!last) return;
+    if (count() <= 4) {
+      add_up<kThreads, 4, 4>(me);
+    } else {
+      add_up<kThreads, 1, 16>(me);
+    }
+  }
+
+ private:
+  // kElements pairs at once, kParts parts of each on their way.
+  template <int kThreads, int kElements, int kParts>
+  __device__ void add_up(int me) const {
+    const int end = rows() * kPairs;
+    for (int first = me; first < end; first += kThreads * kElements) {
+      Part all[kElements];
+      for (int from = 0; from < count(); from += kParts) {
+        Part parts[kElements][kParts];
+#pragma unroll
+        for (int e = 0; e < kElements; ++e)
+#pragma unroll
+          for (int i = 0; i < kParts; ++i) {
+            const int at = first + e * kThreads;
+            if (at < end && from + i < count())
+              parts[e][i] = read(from + i, at / kPairs, at % kPairs);
+          }
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) add(all[e], parts[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const int at = first + e * kThreads;
+        if (at < end) store(all[e], at / kPairs, at % kPairs);
+      }
+    }
+  }
+  template <int kParts>
+  __device__ void add(Part& all, const Part (&parts)[kParts]) const {
+    if (a.fixed > 0) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) fold(all, parts[i]);
+      return;
+    }
+    Part some;  // the same with a shorter chain of operations
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) some.top = fmaxf(some.top, parts[i].top);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float f = weight_of(parts[i].top, some.top);
+      some.sum += f * parts[i].sum;
+      some.out.x += f * parts[i].out.x, some.out.y += f * parts[i].out.y;
+    }
+    fold(all, some);
+  }
+};
+
 template <typename S, int kStages>
 class Consumer {
  public:
@@ -52,7 +163,7 @@ class Consumer {
     uint32_t place_parity = 0, parity = 0;
     while (true) {
       barrier_wait(&sm_.item_full[place], place_parity);
-      if (sm_.items[place].head < 0) return;
+      if (sm_.items[place].head < 0) return release(&sm_.item_done[place]);
       begin(place);
       for (int key = begin_ & ~(kTile - 1); key < end_; key += kTile) {
         // By position, so that a row's sums do not depend on where an item begins.
@@ -60,15 +171,16 @@ class Consumer {
           tile(key, stage, parity);
         if (++stage == kStages) stage = 0, parity ^= 1;
         const int next = key + kTile;
-        if (a_.fixed > 0 && next < end_ && next % a_.fixed == 0) flush(false);
+        if (a_.fixed > 0 && next < end_ && next % a_.fixed == 0) flush(false, place, 0);
       }
-      flush(true);
-      release(&sm_.item_empty[place]);
+      flush(true, place, place_parity);
+      release(&sm_.item_done[place]);
       if (++place == S::kItems) place = 0, place_parity ^= 1;
     }
   }
 
  private:
+  static constexpr int kPairs = Results<S>::kPairs;
   static constexpr int kKeyTiles = S::kWarpKeys / 16, kDimTiles = S::kDim / 16;
   using Scores = float[kKeyTiles][S::kColumns][4];
   // Of lane 4g + t: keys g (elements 0, 1) and g + 8 (2, 3), query rows 2t and 2t + 1 of each 8.
@@ -153,10 +265,9 @@ class Consumer {
     for (int k = 0; k < S::kDim / 16; k += S::kF8 ? 2 : 1)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        const int row = first_key_ + n * 16 + (lane_ & 15);
-        const int chunk = (S::kF8 ? k : k * 2) + (lane_ >> 4);
+        const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 15), a_.page_shift);
         uint32_t a[4];
-        load_matrices(a, keys + (chunk >> 3) * S::kPartBytes + swizzled<S>(row, chunk & 7));
+        load_matrices(a, keys + row.piece((S::kF8 ? k : k * 2) + (lane_ >> 4)));
         if constexpr (S::kF8) {  // two steps of 16 dims in 16 bytes each
           uint32_t low[4], high[4];
 #pragma unroll
@@ -252,12 +363,11 @@ class Consumer {
 
   // Values outside the chunk may be anything, also what a weight of 0 does not make 0.
   __device__ void clear_values(int key, char* values) const {
-    constexpr int kChunks = S::kRowBytes / 16;
-    for (int i = lane_; i < S::kWarpKeys * S::kParts * kChunks; i += 32) {
-      const int chunk = i % kChunks, rest = i / kChunks;
-      const int row = first_key_ + rest % S::kWarpKeys, part = rest / S::kWarpKeys;
+    constexpr int kPieces = S::kParts * S::kRowBytes / 16;
+    for (int i = lane_; i < S::kWarpKeys * kPieces; i += 32) {
+      const int row = first_key_ + i / kPieces;
       if (key + row < begin_ || key + row >= end_)
-        *reinterpret_cast<uint4*>(values + part * S::kPartBytes + swizzled<S>(row, chunk)) = {};
+        *reinterpret_cast<uint4*>(values + KeyRow<S>(row, a_.page_shift).piece(i % kPieces)) = {};
     }
     fence_copies();
     __syncwarp();
@@ -267,12 +377,11 @@ class Consumer {
                                   const uint32_t (&weights)[kKeyTiles][S::kColumns][2]) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
-      const int row = first_key_ + n * 16 + (lane_ & 7) + (lane_ >> 4 << 3);
+      const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 7) + (lane_ >> 4 << 3), a_.page_shift);
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += S::kF8 ? 2 : 1) {
-        const int chunk = (S::kF8 ? d : d * 2) + (lane_ >> 3 & 1);
         uint32_t b[4];
-        load_transposed(b, values + (chunk >> 3) * S::kPartBytes + swizzled<S>(row, chunk & 7));
+        load_transposed(b, values + row.piece((S::kF8 ? d : d * 2) + (lane_ >> 3 & 1)));
         if constexpr (S::kF8) {  // 16 dims in 16 bytes: even ones are rows 0 to 7
           uint32_t even[4], odd[4];
 #pragma unroll
@@ -296,29 +405,39 @@ class Consumer {
   }
 
   // The end of a chunk: four rows of each warp at a time through shared memory.
-  __device__ void flush(bool last) {
+  __device__ void flush(bool last, int at, uint32_t at_parity) {
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
       for (int i = 0; i < 2; ++i)
         for (int step = 4; step < 32; step *= 2)
           sum_[c][i] += __shfl_xor_sync(0xffffffff, sum_[c][i], step);
-    const int rows = word(4);
-    const bool split = word(9) > 1;
+    const Results<S> results{a_, *item_};
+    const int rows = results.rows();
+    const bool split = results.count() > 1;
+    // Where nothing else is to do, the many threads here are the fastest to finish.
+    if (last && threadIdx.x == 0) sm_.finished[at] = split && stops_after(at, at_parity);
 #pragma unroll
     for (int pass = 0; pass < S::kColumns * 2; ++pass) {
       if (pass * kMergedRows >= rows) break;  // of all warps
       put(pass);
-      consumer_barrier();
+      role_barrier<kConsumers>();
       for (int i = threadIdx.x; i < S::kRowWarps * kMergedRows * kPairs; i += kConsumers) {
         const int row_warp = i / (kMergedRows * kPairs), row4 = i / kPairs % kMergedRows;
-        const int row = row_warp * 8 * S::kColumns + pass * kMergedRows + row4;
-        if (row < rows) place(merge(row_warp, row4, i % kPairs), row, i % kPairs, last, split);
+        const int row = row_warp * 8 * S::kColumns + pass * kMergedRows + row4, pair = i % kPairs;
+        if (row < rows) place(results, merge(row_warp, row4, pair), row, pair, last, split);
       }
-      consumer_barrier();
+      role_barrier<kConsumers>();
     }
     ++flushes_;
-    if (last && split) reduce();
-    if (!last) reset();
+    if (!last) return reset();
+    if (sm_.finished[at]) results.template arrive<kConsumers>(threadIdx.x, sm_.last[0]);
+  }
+
+  // Whether the item after this one is known to be none.
+  __device__ bool stops_after(int place, uint32_t place_parity) const {
+    const bool round = place + 1 == S::kItems;
+    const int next = round ? 0 : place + 1;
+    return barrier_passed(&sm_.item_full[next], place_parity ^ round) && sm_.items[next].head < 0;
   }
 
   // Of this warp's rows those from `pass` * 4 on.
@@ -360,26 +479,10 @@ class Consumer {
     return all;
   }
 
-  static constexpr int kPairs = S::kDim / 2;       // of dims, each a thread's
-  static constexpr int kPartStride = S::kDim + 4;  // floats of a row of partial results
-  __device__ float* partial(int slot, int row) const {
-    return a_.partials + ((int64_t{slot} * a_.heads + item_->head) * S::kRows + row) * kPartStride;
-  }
-  static __device__ Part read(const float* from, int pair) {
-    Part p;
-    const float2 ends = __ldcg(reinterpret_cast<const float2*>(from + S::kDim));
-    p.top = ends.x, p.sum = ends.y;
-    p.out = __ldcg(reinterpret_cast<const float2*>(from) + pair);
-    return p;
-  }
-  static __device__ void write(float* to, const Part& p, int pair) {
-    __stcg(reinterpret_cast<float2*>(to) + pair, p.out);
-    if (pair == 0) __stcg(reinterpret_cast<float2*>(to + S::kDim), make_float2(p.top, p.sum));
-  }
-
   // A chunk's sums of a row go to the output, to the row's partial results, or, if the item goes
   // on, to where the same thread finds them at the next chunk's end.
-  __device__ void place(Part part, int row, int pair, bool last, bool split) {
+  __device__ void place(const Results<S>& results, Part part, int row, int pair, bool last,
+                        bool split) {
     if (a_.fixed > 0) {
       auto* kept = reinterpret_cast<float4*>(a_.scratch) +
                    (int64_t{blockIdx.x} * S::kRows + row) * kPairs + pair;
@@ -392,74 +495,7 @@ class Consumer {
       part = all;
       if (!last) return __stcg(kept, make_float4(part.top, part.sum, part.out.x, part.out.y));
     }
-    if (split) return write(partial(word(10) + word(8), row), part, pair);
-    store(part, row, pair);
-  }
-
-  __device__ void store(Part p, int row, int pair) const {
-    const int at = word(3) + row, token = word(0) + at / a_.group;
-    const int head = item_->head * a_.group + at % a_.group;
-    if (a_.layer.sinks) fold(p, {a_.layer.sinks[head] * kLog2E, 1, {0, 0}});
-    const float f = p.sum > 0 ? 1 / p.sum : 0;
-    char* to = static_cast<char*>(a_.io.out) +
-               (int64_t{token} * a_.io.out_stride + int64_t{head} * S::kDim) * 2;
-    reinterpret_cast<uint32_t*>(to)[pair] = pack<false>(p.out.x * f, p.out.y * f);
-    if (a_.io.lse && pair == 0)
-      a_.io.lse[int64_t{token} * a_.layer.q_heads + head] =
-          p.sum > 0 ? (p.top + log2f(p.sum)) * kLn2 : -INFINITY;
-  }
-
-  // Whoever arrives last adds up all chunks of the rows, in their order.
-  __device__ void reduce() {
-    __threadfence();
-    consumer_barrier();
-    if (threadIdx.x == 0) {
-      int* arrived = a_.arrived + int64_t{word(10)} * a_.heads + item_->head;
-      sm_.last = atomicAdd(arrived, 1) == word(9) - 1;
-      if (sm_.last) *arrived = 0;
-      __threadfence();
-    }
-    consumer_barrier();
-    if (!sm_.last) return;
-    for (int i = threadIdx.x; i < word(4) * kPairs; i += kConsumers) {
-      const int row = i / kPairs, pair = i % kPairs;
-      store(a_.fixed > 0 ? fold_all(row, pair) : sum_all(row, pair), row, pair);
-    }
-  }
-
-  static constexpr int kAtOnce = 16;  // parts on their way
-  __device__ void read_parts(Part (&parts)[kAtOnce], int first, int row, int pair) const {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i < word(9)) parts[i] = read(partial(word(10) + first + i, row), pair);
-  }
-  __device__ Part fold_all(int row, int pair) const {
-    Part all;
-    for (int first = 0; first < word(9); first += kAtOnce) {
-      Part parts[kAtOnce];
-      read_parts(parts, first, row, pair);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) fold(all, parts[i]);
-    }
-    return all;
-  }
-  // The same with a shorter chain of operations.
-  __device__ Part sum_all(int row, int pair) const {
-    Part all;
-    for (int first = 0; first < word(9); first += kAtOnce) {
-      Part parts[kAtOnce], some;
-      read_parts(parts, first, row, pair);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) some.top = fmaxf(some.top, parts[i].top);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float f = weight_of(parts[i].top, some.top);
-        some.sum += f * parts[i].sum;
-        some.out.x += f * parts[i].out.x, some.out.y += f * parts[i].out.y;
-      }
-      fold(all, some);
-    }
-    return all;
+    split ? results.write(part, row, pair) : results.store(part, row, pair);
   }
 
   const DecodeArgs& a_;
@@ -472,6 +508,25 @@ class Consumer {
   uint32_t q_[S::kDim / 16][S::kColumns][2];
   float out_[kDimTiles][S::kColumns][4], top_[S::kColumns][2], sum_[S::kColumns][2];
 };
+
+// The end of split items, so that the multiplying warps need not wait for memory.
+template <typename S, int kStages>
+__device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, int me) {
+  device::pdl_wait();
+  device::pdl_trigger();
+  int place = 0;
+  uint32_t parity = 0;
+  while (true) {
+    barrier_wait(&sm.item_done[place], parity);
+    const Results<S> results{a, sm.items[place]};
+    if (results.item.head < 0) return;
+    if (results.count() > 1 && !sm.finished[place])
+      results.template arrive<kFinishers>(me, sm.last[1]);
+    role_barrier<kFinishers>();
+    if (me == 0) barrier_arrive(&sm.item_empty[place]);
+    if (++place == S::kItems) place = 0, parity ^= 1;
+  }
+}
 
 template <typename Kv, int kDim, int kRows, int kStages>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
@@ -489,15 +544,19 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
       }
     for (int i = 0; i < S::kItems; ++i) {
       barrier_init(&sm.item_full[i]);
-      barrier_init(&sm.item_empty[i], kConsumerWarps);
+      barrier_init(&sm.item_empty[i]);
+      barrier_init(&sm.item_done[i], kConsumerWarps);
     }
     fence_barrier_init();
   }
   __syncthreads();
-  if (threadIdx.x >= kConsumers) {
+  const int me = static_cast<int>(threadIdx.x) - kConsumers;
+  if (me < 0) {
+    Consumer<S, kStages>(args, sm).run();
+  } else if (me < 32) {
     Producer<S, kStages>(args, &k, &v, sm).run();
   } else {
-    Consumer<S, kStages>(args, sm).run();
+    finish_items<S, kStages>(args, sm, me - 32);
   }
 }
 

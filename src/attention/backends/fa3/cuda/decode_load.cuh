@@ -30,7 +30,8 @@
 namespace attune::attention::fa3 {
 
 inline constexpr int kConsumers = 256, kConsumerWarps = 8;
-inline constexpr int kDecodeThreads = kConsumers + 32;  // the loading warp is the last
+inline constexpr int kFinishers = 96;
+inline constexpr int kDecodeThreads = kConsumers + 32 + kFinishers;  // with the loading warp
 inline constexpr int kMostStages = 16;
 inline constexpr int kMergedRows = 4;  // of a warp, at once
 
@@ -48,22 +49,34 @@ struct DecodeShape {
   static constexpr bool kF8 = sizeof(Kv) == 1;
   // What is multiplied: bfloat16, or binary16 to which e4m3 is converted exactly.
   static constexpr bool kF16 = kF8 || std::is_same_v<Kv, __half>;
-  // A tile of K (or V) lies as `kParts` matrices [64 keys, kRowBytes], swizzled.
+  // A tile of K (or V) lies page by page (of 64 keys at most), a page as `kParts` matrices of rows
+  // of kRowBytes, swizzled.
   static constexpr int kRowBytes = kDim * sizeof(Kv) < 128 ? kDim * sizeof(Kv) : 128;
   static constexpr int kParts = kDim * sizeof(Kv) / kRowBytes;
-  static constexpr int kPartBytes = kTile * kRowBytes;
-  static constexpr int kTileBytes = kParts * kPartBytes;
+  static constexpr int kTileBytes = kTile * kParts * kRowBytes;
   static constexpr int kQStride = kDim * 2 + 16;  // against bank conflicts, as the next
   static constexpr int kMergeStride = kDim + 4;
   static constexpr int kItems = kRows <= 16 ? 4 : 2;
 };
 
-// The byte of a swizzled matrix; rows of 64 bytes have the 64-byte pattern.
+// Where 16 bytes of a key lie in a tile.
 template <typename S>
-__device__ __forceinline__ uint32_t swizzled(int row, int chunk16) {
-  if constexpr (S::kRowBytes == 128) return row * 128 + ((chunk16 ^ (row & 7)) << 4);
-  return row * 64 + ((chunk16 ^ (row >> 1 & 3)) << 4);
-}
+struct KeyRow {
+  uint32_t parts[S::kParts];
+
+  __device__ KeyRow(int key, int page_shift) {
+    const int shift = min(page_shift, 6), rows = 1 << shift;
+#pragma unroll
+    for (int p = 0; p < S::kParts; ++p)
+      parts[p] = (((key >> shift) * S::kParts + p) * rows + (key & (rows - 1))) * S::kRowBytes;
+  }
+  // The copy engine exchanges pieces of 16 bytes by the address bits above 128 bytes.
+  __device__ uint32_t piece(int i) const {
+    constexpr int kPieces = S::kRowBytes / 16;
+    const uint32_t at = parts[i / kPieces];
+    return at + ((i % kPieces ^ (at >> 7 & (kPieces - 1))) << 4);
+  }
+};
 
 struct Item {
   int32_t words[kChunkWords];  // Chunk's, with begin and end as the layer's window leaves them
@@ -79,7 +92,10 @@ struct DecodeShared {
   Item items[S::kItems];
   // Of tiles, and of items: what they are, and q.
   uint64_t full[kStages][2], empty[kStages][2], item_full[S::kItems], item_empty[S::kItems];
-  int32_t last;
+  // Of items: partial results are written.
+  uint64_t item_done[S::kItems];
+  int32_t finished[S::kItems];  // whether the multiplying warps finished it themselves
+  int32_t last[2];              // whether this CTA arrived last, of either kind of warps
 };
 
 template <typename S, int kStages>
@@ -127,7 +143,7 @@ class Producer {
 
   __device__ void load(const Chunk* chunk, int head) {
     int word = lane_ < kChunkWords ? __ldcg(reinterpret_cast<const int*>(chunk) + lane_) : 0;
-    ids_ = __ldcg(chunk->pages + lane_);
+    ids_ = {__ldcg(chunk->pages + lane_), __ldcg(chunk->pages + 32 + lane_)};
     const auto get = [&](int i) { return __shfl_sync(0xffffffff, word, i); };
     const BlockRows rows{
         get(1), get(2), get(3), get(4), a_.group, a_.causal, a_.at.tree_mask != nullptr};
@@ -158,16 +174,16 @@ class Producer {
     const int last_entry = (end - 1) >> a_.page_shift;
     entry_ = start >> a_.page_shift;
     if (start != (planned & ~(kTile - 1))) ids_ = look_up(entry_, last_entry);
-    next_ids_ = look_up(entry_ + 32, last_entry);
+    next_ids_ = look_up(entry_ + kChunkPages, last_entry);
     bool begun = false;
     int tiles = 0;
     for (int key = start; key < end; key += kTile, ++tiles) {
       if (!waited_ && (tiles == kStages || key + kTile > old)) wait_before();
       if (waited_ && !begun) begin_item(rows, head), begun = true;
-      if ((key >> a_.page_shift) >= entry_ + 32) {
-        entry_ += 32;
+      if ((key >> a_.page_shift) >= entry_ + kChunkPages) {
+        entry_ += kChunkPages;
         ids_ = next_ids_;
-        next_ids_ = look_up(entry_ + 32, last_entry);
+        next_ids_ = look_up(entry_ + kChunkPages, last_entry);
       }
       for (int part = 0; part < 2; ++part) {
         barrier_wait(&sm_.empty[stage_][part], parity_);
@@ -180,9 +196,22 @@ class Producer {
     return begun;
   }
 
-  __device__ int look_up(int entry, int last) const {
-    if (entry > last) return 0;
-    return a_.at.page_slots[page_start_ + min(entry + lane_, last)];
+  // Slots of 64 pages, two of each lane.
+  struct Ids {
+    int low, high;
+  };
+  __device__ Ids look_up(int entry, int last) const {
+    if (entry > last) return {0, 0};
+    const int* slots = a_.at.page_slots + page_start_;
+    return {slots[min(entry + lane_, last)], slots[min(entry + 32 + lane_, last)]};
+  }
+  // Of page `entry`, each lane its own; clamped to the padding slot.
+  __device__ int slot_of(int entry) const {
+    const int i = entry - entry_;
+    const int low = __shfl_sync(0xffffffff, ids_.low, i & 31);
+    const int high = __shfl_sync(0xffffffff, ids_.high, i & 31);
+    const int slot = i < 32 ? low : high;
+    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
   }
 
   // Queries, one copy for each row.
@@ -210,15 +239,13 @@ class Producer {
   }
   __device__ void copy_tile(int part, int key, int begin, int end, int kv_head) {
     const KeyRange pages = pages_of(key, begin, end);
-    const int shift = a_.page_shift < 6 ? 6 - a_.page_shift : 0;  // pages of a tile, log 2
-    const int page = lane_ & ((1 << shift) - 1), column = lane_ >> shift;
-    int slot = __shfl_sync(0xffffffff, ids_, (key >> a_.page_shift) - entry_ + page);
-    if (static_cast<uint32_t>(slot) >= static_cast<uint32_t>(a_.num_slots)) slot = 0;
-    if (column < S::kParts && page >= pages.begin && page < pages.end)
-      copy_page_box(
-          sm_.tiles[stage_][part] + column * S::kPartBytes + page * a_.page_size * S::kRowBytes,
-          maps_[part], column * static_cast<int>(S::kRowBytes / sizeof(typename S::Kv)),
-          key & (a_.page_size - 1), kv_head, slot, &sm_.full[stage_][part]);
+    const int shift = min(a_.page_shift, 6), bytes = S::kRowBytes * S::kParts << shift;
+    for (int first = 0; first < kTile >> shift; first += 32) {
+      const int page = first + lane_, slot = slot_of((key >> a_.page_shift) + page);
+      if (page >= pages.begin && page < pages.end)
+        copy_page_box(sm_.tiles[stage_][part] + page * bytes, maps_[part], key & (a_.page_size - 1),
+                      kv_head, slot, &sm_.full[stage_][part]);
+    }
   }
 
   const DecodeArgs& a_;
@@ -230,7 +257,8 @@ class Producer {
   int stage_ = 0, place_ = 0;
   uint32_t parity_ = 1, place_parity_ = 1;
   int q_start_ = 0, page_start_ = 0;
-  int entry_ = 0, ids_ = 0, next_ids_ = 0;  // slots of the pages [entry_, entry_ + 32), a lane each
+  int entry_ = 0;  // ids_ are of the pages from this one on
+  Ids ids_{}, next_ids_{};
 };
 
 }  // namespace attune::attention::fa3

@@ -138,8 +138,10 @@ class Planner {
     return max(1, (tiles + length - 1) / length);
   }
 
-  // By what the last CTA is done, in tiles: the even share and the part of a chunk that it may be
-  // behind, or, where every item has a CTA to itself, the longest. Each warp weighs one length.
+  // By when the last CTA is done, in tiles. Memory sets the pace, so CTAs may idle at the end as
+  // long as half of them are at work: what counts is how far chunks differ in length, and what an
+  // item costs. Where every item has a CTA to itself, the longest counts. Each warp weighs one
+  // length.
   __device__ void choose_length() {
     if (a_.cut.fixed > 0) {
       length_ = 0;
@@ -163,9 +165,12 @@ class Planner {
       longest = max(longest, __shfl_xor_sync(0xffffffff, longest, step));
     }
     const float rounds = static_cast<float>(chunks) * a_.heads / a_.cut.ctas;
-    float cost = rounds <= 1 ? longest + a_.cut.item_cost
-                             : static_cast<float>(work) / a_.cut.ctas + 0.75f * longest +
-                                   a_.cut.item_cost * rounds;
+    const float even = static_cast<float>(work) / a_.cut.ctas;
+    const float mean = static_cast<float>(total_) / max(chunks, 1);
+    float cost = longest + a_.cut.item_cost;
+    if (rounds > 1)
+      cost = max(even, ceilf(rounds) * longest / 2) + (longest - mean) / 2 +
+             ceilf(rounds) * a_.cut.item_cost;
     if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
     if (lane() == 0) sm_.costs[warp()] = cost, sm_.lengths[warp()] = length;
     __syncthreads();
@@ -228,10 +233,10 @@ class Planner {
     const KeyRange keys = keys_of(at, i, n);
     const int32_t page_start = a_.at.page_indptr[at.seq];
     Chunk& to = a_.lists[blockIdx.y].chunks[c];
-    const int32_t page = keys.begin / kTile * kTile / a_.page_size + lane();
-    to.pages[lane()] = page <= (keys.end - 1) / a_.page_size && keys.end > 0
-                           ? a_.at.page_slots[page_start + page]
-                           : 0;
+    const int32_t first = keys.begin / kTile * kTile / a_.page_size;
+    const int32_t pages = (keys.end + a_.page_size - 1) / a_.page_size;
+    for (int32_t i = lane(); i < kChunkPages; i += 32)
+      to.pages[i] = first + i < pages ? a_.at.page_slots[page_start + first + i] : 0;
     if (lane() > 0) return;
     to.q_start = a_.at.q_indptr[at.seq];
     to.q_len = at.rows.q_len;

@@ -21,16 +21,29 @@ using ops::gemm::copy_row;
 using ops::gemm::load_matrices;
 using ops::gemm::shared_address;
 
-// A box of a pool of (dim, token, head, slot).
-__device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, int dim, int token,
-                                              int head, int slot, uint64_t* barrier) {
+// A box of a pool of (dim, token, part of the dims, head, slot): whole rows of tokens.
+__device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, int token, int head,
+                                              int slot, uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%2, %3, %4, %5}], [%6];" ::"r"(shared_address(to)),
-      "l"(map), "r"(dim), "r"(token), "r"(head), "r"(slot), "r"(shared_address(barrier))
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(to)),
+      "l"(map), "r"(0), "r"(token), "r"(0), "r"(head), "r"(slot), "r"(shared_address(barrier))
       : "memory");
 #endif
+}
+
+// Whether the phase has ended; waits for nothing.
+__device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
+  uint32_t done = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
+  return done != 0;
 }
 
 // Barriers as above that are seen by the copy engine.

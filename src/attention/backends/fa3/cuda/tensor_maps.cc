@@ -42,17 +42,19 @@ CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows) {
   const int32_t dim = keys ? kv.k_dim : kv.v_dim, row_bytes = std::min(128, dim * bytes);
   char* base = static_cast<char*>(kv.base) + (keys ? 0 : kv.v_offset);
   const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t sizes[] = {size(dim), size(kv.page_size), size(kv.kv_heads), size(kv.num_slots)};
-  const cuuint64_t strides[] = {size(keys ? kv.k_token_stride : kv.v_token_stride),
+  const int32_t columns = row_bytes / bytes;
+  const cuuint64_t sizes[] = {size(columns), size(kv.page_size), size(dim / columns),
+                              size(kv.kv_heads), size(kv.num_slots)};
+  const cuuint64_t strides[] = {size(keys ? kv.k_token_stride : kv.v_token_stride), 128,
                                 size(keys ? kv.k_head_stride : kv.v_head_stride),
                                 size(kv.page_stride)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(row_bytes / bytes),
-                            static_cast<cuuint32_t>(rows), 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const auto count = [](int32_t n) { return static_cast<cuuint32_t>(n); };
+  const cuuint32_t box[] = {count(columns), count(rows), count(dim / columns), 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
   // Promotion to 256 bytes costs 6 % of the rate.
   const CUresult made = tensor_map_encoder()(
-      &map, type_of(kv.dtype), 4, base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      &map, type_of(kv.dtype), 5, base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   ATTUNE_CHECK(made == CUDA_SUCCESS);
