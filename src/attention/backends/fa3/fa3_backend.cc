@@ -179,6 +179,7 @@ class Fa3Backend final : public Backend {
                   .heads = p.sizes.heads,
                   .block_rows = p.block_rows,
                   .page_size = p.limits.page_size,
+                  .tile = planned_tile(p.block_rows),
                   .cut = {.ctas = p.sizes.ctas,
                           .num_splits = p.batch.deterministic ? 0 : p.limits.tuning.num_splits,
                           .fixed = p.batch.deterministic ? kFixedKeys : 0,

@@ -4,11 +4,20 @@
 #include <cstdint>
 
 #include "attention/backend.h"
+#include "kv/layout/layout.h"
 
 namespace attune::attention::fa3 {
 
-// Keys of a tile: what a kernel loads, multiplies and masks at once.
-inline constexpr int32_t kTile = 64;
+// Keys of a unit, of which tiles are made: what is copied at once of larger pages.
+inline constexpr int32_t kUnitShift = 6, kUnit = 1 << kUnitShift;
+// Keys of a tile: what a kernel loads, multiplies and masks at once. 16 KiB, but for many rows.
+constexpr int32_t decode_tile(int64_t key_bytes, int32_t rows) {
+  return rows < 64 && key_bytes <= 128 ? 2 * kUnit : kUnit;
+}
+// What chunks are made of, whatever the keys' type: whole tiles.
+constexpr int32_t planned_tile(int32_t rows) {
+  return rows < 64 ? 2 * kUnit : kUnit;
+}
 // Page ids that a chunk carries, so that its first loads need no look-up: a tile's at least.
 inline constexpr int32_t kChunkPages = 64;
 
@@ -17,7 +26,7 @@ inline constexpr int32_t kChunkPages = 64;
 struct alignas(16) Chunk {
   int32_t q_start, q_len, kv_len;  // the sequence's: first token, queries, keys
   int32_t first_row, rows;         // of the block
-  int32_t begin, end;              // keys; begin is a multiple of kTile unless a window sets it
+  int32_t begin, end;              // keys; begin is a multiple of a tile unless a window sets it
   int32_t page_start;              // in page_slots, of the sequence's key 0
   int32_t index, count;            // among the chunks of its rows
   int32_t partial;                 // of chunk 0: its slot of partial results; -1: not split
@@ -36,7 +45,7 @@ struct WorkList {
 struct Cut {
   int32_t ctas = 0;        // of a launch: what the work is spread over
   int32_t num_splits = 0;  // chunks of a block; 0: by a cost model
-  // Keys of a chunk, counted from key 0, a multiple of kTile: a row's sums then depend on its
+  // Keys of a chunk, counted from key 0, whole tiles: a row's sums then depend on its
   // position alone. 0: as it suits the batch.
   int32_t fixed = 0;
   int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
@@ -51,6 +60,7 @@ struct PlanArgs {
   int32_t num_seqs = 0;
   bool causal = true;
   int32_t group = 0, heads = 0, block_rows = 0, page_size = 0;  // heads, group: DecodeArgs'
+  int32_t tile = kUnit;
   Cut cut;
   int32_t num_windows = 0;
   int32_t windows[kMostWindows] = {};
@@ -68,13 +78,14 @@ struct DecodeArgs {
   Batch::Arrays at;
   WorkList work;
   LayerParams layer;
+  kv::PagedKvView kv;
   Io io;
   // Query heads of a group make rows of one item; `share` groups have the same KV head.
   int32_t heads = 0, group = 0, share = 1;  // heads: of items
   bool causal = true;
   bool early = false;  // the ring may start before the kernels before this one have ended
-  int32_t num_slots = 0, page_size = 0, page_shift = 0;
-  int32_t fixed = 0;           // Cut::fixed
+  int32_t num_slots = 0, page_size = 0, page_shift = 0;  // num_slots: that a batch may name
+  int32_t fixed = 0;                                     // Cut::fixed
   float* partials = nullptr;   // [max_partials * heads, block_rows, dim + 4]
   float* scratch = nullptr;    // [ctas, block_rows, dim * 2], with `fixed`
   int32_t* arrived = nullptr;  // [max_partials * heads], zeros between launches

@@ -174,13 +174,13 @@ class Consumer {
         if (a_.fixed > 0 && next < end_ && next % a_.fixed == 0) flush(false, place, 0);
       }
       flush(true, place, place_parity);
-      release(&sm_.item_done[place]);
+      release(S::kGather ? &sm_.item_empty[place] : &sm_.item_done[place]);
       if (++place == S::kItems) place = 0, place_parity ^= 1;
     }
   }
 
  private:
-  static constexpr int kPairs = Results<S>::kPairs;
+  static constexpr int kTile = S::kTile, kPairs = Results<S>::kPairs;
   static constexpr int kKeyTiles = S::kWarpKeys / 16, kDimTiles = S::kDim / 16;
   using Scores = float[kKeyTiles][S::kColumns][4];
   // Of lane 4g + t: keys g (elements 0, 1) and g + 8 (2, 3), query rows 2t and 2t + 1 of each 8.
@@ -265,7 +265,7 @@ class Consumer {
     for (int k = 0; k < S::kDim / 16; k += S::kF8 ? 2 : 1)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 15), a_.page_shift);
+        const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 15), S::unit_shift(a_));
         uint32_t a[4];
         load_matrices(a, keys + row.piece((S::kF8 ? k : k * 2) + (lane_ >> 4)));
         if constexpr (S::kF8) {  // two steps of 16 dims in 16 bytes each
@@ -367,7 +367,8 @@ class Consumer {
     for (int i = lane_; i < S::kWarpKeys * kPieces; i += 32) {
       const int row = first_key_ + i / kPieces;
       if (key + row < begin_ || key + row >= end_)
-        *reinterpret_cast<uint4*>(values + KeyRow<S>(row, a_.page_shift).piece(i % kPieces)) = {};
+        *reinterpret_cast<uint4*>(values +
+                                  KeyRow<S>(row, S::unit_shift(a_)).piece(i % kPieces)) = {};
     }
     fence_copies();
     __syncwarp();
@@ -377,7 +378,7 @@ class Consumer {
                                   const uint32_t (&weights)[kKeyTiles][S::kColumns][2]) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
-      const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 7) + (lane_ >> 4 << 3), a_.page_shift);
+      const KeyRow<S> row(first_key_ + n * 16 + (lane_ & 7) + (lane_ >> 4 << 3), S::unit_shift(a_));
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += S::kF8 ? 2 : 1) {
         uint32_t b[4];
@@ -415,7 +416,8 @@ class Consumer {
     const int rows = results.rows();
     const bool split = results.count() > 1;
     // Where nothing else is to do, the many threads here are the fastest to finish.
-    if (last && threadIdx.x == 0) sm_.finished[at] = split && stops_after(at, at_parity);
+    if (last && threadIdx.x == 0)
+      sm_.finished[at] = split && (S::kGather || stops_after(at, at_parity));
 #pragma unroll
     for (int pass = 0; pass < S::kColumns * 2; ++pass) {
       if (pass * kMergedRows >= rows) break;  // of all warps
@@ -528,35 +530,23 @@ __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, 
   }
 }
 
-template <typename Kv, int kDim, int kRows, int kStages>
+template <typename Kv, int kDim, int kRows, bool kGather, int kStages>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     decode_kernel(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
                   const __grid_constant__ DecodeArgs args) {
-  using S = DecodeShape<Kv, kDim, kRows>;
+  using S = DecodeShape<Kv, kDim, kRows, kGather>;
   static_assert(sizeof(DecodeShared<S, kStages>) <= device::kMostSharedBytes);
   extern __shared__ __align__(1024) char memory[];
   auto& sm = *reinterpret_cast<DecodeShared<S, kStages>*>(memory);
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s)
-      for (int part = 0; part < 2; ++part) {
-        barrier_init(&sm.full[s][part]);
-        barrier_init(&sm.empty[s][part], S::kReaders);
-      }
-    for (int i = 0; i < S::kItems; ++i) {
-      barrier_init(&sm.item_full[i]);
-      barrier_init(&sm.item_empty[i]);
-      barrier_init(&sm.item_done[i], kConsumerWarps);
-    }
-    fence_barrier_init();
-  }
+  if (threadIdx.x == 0) sm.init();
   __syncthreads();
-  const int me = static_cast<int>(threadIdx.x) - kConsumers;
-  if (me < 0) {
+  const int warp = static_cast<int>(threadIdx.x / 32) - kConsumerWarps;
+  if (warp < 0) {
     Consumer<S, kStages>(args, sm).run();
-  } else if (me < 32) {
-    Producer<S, kStages>(args, &k, &v, sm).run();
+  } else if (kGather || warp < 2) {
+    Loader<S, kStages>(args, &k, &v, sm, warp).run();
   } else {
-    finish_items<S, kStages>(args, sm, me - 32);
+    finish_items<S, kStages>(args, sm, static_cast<int>(threadIdx.x) - kDecodeThreads + kFinishers);
   }
 }
 

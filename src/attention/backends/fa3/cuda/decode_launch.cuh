@@ -9,6 +9,9 @@
 
 namespace attune::attention::fa3 {
 
+// Keys of a page below which it is gathered: swizzles repeat every 8 rows.
+inline constexpr int32_t kLeastBoxRows = 8;
+
 // As many as fit.
 template <typename S>
 constexpr int decode_stages() {
@@ -16,16 +19,16 @@ constexpr int decode_stages() {
   return std::min(kMostStages, (device::kMostSharedBytes - kRest) / (2 * S::kTileBytes));
 }
 
-template <typename Kv, int kDim, int kRows>
+template <typename Kv, int kDim, int kRows, bool kGather>
 void launch_decode_rows(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
                         int32_t ctas) {
-  using S = DecodeShape<Kv, kDim, kRows>;
+  using S = DecodeShape<Kv, kDim, kRows, kGather>;
   constexpr int kStages = decode_stages<S>();
   constexpr auto kShared = static_cast<uint32_t>(sizeof(DecodeShared<S, kStages>));
-  const auto kernel = decode_kernel<Kv, kDim, kRows, kStages>;
+  const auto kernel = decode_kernel<Kv, kDim, kRows, kGather, kStages>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(kShared));  // a failure is the launch's
-  const int rows = std::min(kv.page_size, kTile);
+  const int rows = std::min(kv.page_size, kUnit);
   device::launch_kernel(
       stream, "fa3_decode",
       {.grid = static_cast<uint32_t>(ctas), .block = kDecodeThreads, .shared_bytes = kShared},
@@ -38,14 +41,22 @@ void launch_decode_rows(device::Stream& stream, const kv::PagedKvView& kv, const
       kernel, page_map(kv, Which::kKeys, rows), page_map(kv, Which::kValues, rows), args);
 }
 
+template <typename Kv, int kDim, bool kGather>
+void launch_decode_paged(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
+                         int32_t block_rows, int32_t ctas) {
+  const auto launch = block_rows == 8    ? launch_decode_rows<Kv, kDim, 8, kGather>
+                      : block_rows == 16 ? launch_decode_rows<Kv, kDim, 16, kGather>
+                      : block_rows == 32 ? launch_decode_rows<Kv, kDim, 32, kGather>
+                                         : launch_decode_rows<Kv, kDim, 64, kGather>;
+  launch(stream, kv, args, ctas);
+}
+
 template <typename Kv, int kDim>
 void launch_decode(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
                    int32_t block_rows, int32_t ctas) {
-  const auto launch = block_rows == 8    ? launch_decode_rows<Kv, kDim, 8>
-                      : block_rows == 16 ? launch_decode_rows<Kv, kDim, 16>
-                      : block_rows == 32 ? launch_decode_rows<Kv, kDim, 32>
-                                         : launch_decode_rows<Kv, kDim, 64>;
-  launch(stream, kv, args, ctas);
+  if (kv.page_size < kLeastBoxRows)
+    return launch_decode_paged<Kv, kDim, true>(stream, kv, args, block_rows, ctas);
+  launch_decode_paged<Kv, kDim, false>(stream, kv, args, block_rows, ctas);
 }
 
 }  // namespace attune::attention::fa3

@@ -1,5 +1,8 @@
-// Attention of few query rows over many keys, which is bound by reading the keys: one warp keeps a
-// ring of tiles of 64 keys and values on their way (TMA), eight warps multiply them.
+// Attention of few query rows over many keys, which is bound by reading the keys: a ring of tiles
+// of keys and values is kept on its way, eight warps multiply them. Pages of 8 keys and more are
+// copied whole by the copy engine (TMA), keys by one warp and values by another; of smaller ones,
+// whose boxes would be too many, four warps gather 16 bytes at a time (cp.async) into the same
+// places.
 //
 // Keys are the rows of the tensor cores' products and queries (x heads of one KV head) their
 // columns, so that up to 8 query rows cost half of what 16 do. A warp has 16 keys (or 32) of a tile
@@ -30,16 +33,20 @@
 namespace attune::attention::fa3 {
 
 inline constexpr int kConsumers = 256, kConsumerWarps = 8;
-inline constexpr int kFinishers = 96;
-inline constexpr int kDecodeThreads = kConsumers + 32 + kFinishers;  // with the loading warp
+inline constexpr int kLoaders = 128;   // with kGather
+inline constexpr int kFinishers = 64;  // without: two warps load
+inline constexpr int kDecodeThreads = kConsumers + kLoaders;
 inline constexpr int kMostStages = 16;
 inline constexpr int kMergedRows = 4;  // of a warp, at once
 
 // Fixed by a kernel's template arguments. kMostRows: of an item, 8, 16, 32 or 64.
-template <typename Kv_, int kDim_, int kMostRows>
+template <typename Kv_, int kDim_, int kMostRows, bool kGather_>
 struct DecodeShape {
   using Kv = Kv_;
   static constexpr int kDim = kDim_, kRows = kMostRows;
+  static constexpr bool kGather = kGather_;
+  static constexpr int kTile = decode_tile(kDim * sizeof(Kv), kRows);
+  static constexpr int kPlannedTile = planned_tile(kRows);
   static constexpr int kColumns = kRows == 8 ? 1 : 2;             // of 8 rows, of a warp
   static constexpr int kRowWarps = kRows <= 16 ? 1 : kRows / 16;  // side by side
   static constexpr int kTilesAtOnce = kRows <= 16 ? 2 : 1;        // by four warps each
@@ -49,14 +56,19 @@ struct DecodeShape {
   static constexpr bool kF8 = sizeof(Kv) == 1;
   // What is multiplied: bfloat16, or binary16 to which e4m3 is converted exactly.
   static constexpr bool kF16 = kF8 || std::is_same_v<Kv, __half>;
-  // A tile of K (or V) lies page by page (of 64 keys at most), a page as `kParts` matrices of rows
-  // of kRowBytes, swizzled.
+  // A tile of K (or V) lies by units, which are pages or, where these are larger, 64 keys; a unit
+  // is `kParts` matrices of rows of kRowBytes, swizzled.
   static constexpr int kRowBytes = kDim * sizeof(Kv) < 128 ? kDim * sizeof(Kv) : 128;
   static constexpr int kParts = kDim * sizeof(Kv) / kRowBytes;
-  static constexpr int kTileBytes = kTile * kParts * kRowBytes;
+  static constexpr int kKeyBytes = kParts * kRowBytes;
+  static constexpr int kTileBytes = kTile * kKeyBytes;
   static constexpr int kQStride = kDim * 2 + 16;  // against bank conflicts, as the next
   static constexpr int kMergeStride = kDim + 4;
   static constexpr int kItems = kRows <= 16 ? 4 : 2;
+
+  static __device__ int unit_shift(const DecodeArgs& a) {
+    return kGather ? kUnitShift : min(a.page_shift, kUnitShift);
+  }
 };
 
 // Where 16 bytes of a key lie in a tile.
@@ -64,8 +76,8 @@ template <typename S>
 struct KeyRow {
   uint32_t parts[S::kParts];
 
-  __device__ KeyRow(int key, int page_shift) {
-    const int shift = min(page_shift, 6), rows = 1 << shift;
+  __device__ KeyRow(int key, int shift) {
+    const int rows = 1 << shift;
 #pragma unroll
     for (int p = 0; p < S::kParts; ++p)
       parts[p] = (((key >> shift) * S::kParts + p) * rows + (key & (rows - 1))) * S::kRowBytes;
@@ -80,7 +92,9 @@ struct KeyRow {
 
 struct Item {
   int32_t words[kChunkWords];  // Chunk's, with begin and end as the layer's window leaves them
+  int32_t pages[kChunkPages];  // Chunk's
   int32_t head;                // -1: there is nothing more to do
+  int32_t planned;             // Chunk's begin
 };
 
 template <typename S, int kStages>
@@ -90,43 +104,131 @@ struct DecodeShared {
   alignas(16) float out[kConsumerWarps][kMergedRows][S::kMergeStride];
   float top[kConsumerWarps][kMergedRows], sum[kConsumerWarps][kMergedRows];
   Item items[S::kItems];
-  // Of tiles, and of items: what they are, and q.
-  uint64_t full[kStages][2], empty[kStages][2], item_full[S::kItems], item_empty[S::kItems];
-  // Of items: partial results are written.
-  uint64_t item_done[S::kItems];
-  int32_t finished[S::kItems];  // whether the multiplying warps finished it themselves
+  uint64_t full[kStages][2], empty[kStages][2];
+  // Of items: what it is; that and q; its partial results; nobody reads it any more.
+  uint64_t item_known[S::kItems], item_full[S::kItems], item_done[S::kItems], item_empty[S::kItems];
+  int32_t finished[S::kItems];  // whether the multiplying warps finish it themselves
   int32_t last[2];              // whether this CTA arrived last, of either kind of warps
+
+  __device__ void init() {
+    for (int s = 0; s < kStages; ++s)
+      for (int part = 0; part < 2; ++part) {
+        barrier_init(&full[s][part], S::kGather ? kLoaders : 1);
+        barrier_init(&empty[s][part], S::kReaders);
+      }
+    for (int i = 0; i < S::kItems; ++i) {
+      barrier_init(&item_known[i]);
+      barrier_init(&item_full[i]);
+      barrier_init(&item_done[i], kConsumerWarps);
+      // The loading warps that follow, and who ends the item.
+      barrier_init(&item_empty[i], S::kGather ? 3 + kConsumerWarps : 1 + 1);
+    }
+    fence_barrier_init();
+  }
 };
 
+// A loading warp. The first one leads: it takes items, tells the others of them, and has the
+// queries copied.
 template <typename S, int kStages>
-class Producer {
+class Loader {
  public:
   using Shared = DecodeShared<S, kStages>;
-  __device__ Producer(const DecodeArgs& a, const CUtensorMap* k, const CUtensorMap* v, Shared& sm)
-      : a_(a), maps_{k, v}, sm_(sm), lane_(threadIdx.x % 32), waited_(!a.early) {}
+  __device__ Loader(const DecodeArgs& a, const CUtensorMap* k, const CUtensorMap* v, Shared& sm,
+                    int warp)
+      : a_(a),
+        map_(warp == 0 ? k : v),
+        sm_(sm),
+        warp_(warp),
+        lane_(threadIdx.x % 32),
+        shift_(S::unit_shift(a)),
+        waited_(!a.early) {}
 
   __device__ void run() {
     if (waited_) wait_before();
-    int item = blockIdx.x;
-    const int heads = a_.heads;
-    items_ = __ldcg(a_.work.num_chunks) * heads;
-    while (item < items_) {
-      const Chunk* chunk = a_.work.chunks + item / heads;
-      load(chunk, item % heads);
-      item = next_item();
+    if (warp_ == 0) {
+      lead();
+    } else {
+      follow();
     }
     if (!waited_) wait_before();
-    barrier_wait(&sm_.item_empty[place_], place_parity_);
-    if (lane_ != 0) return;
-    sm_.items[place_].head = -1;
-    barrier_arrive(&sm_.item_full[place_]);
   }
 
  private:
+  static constexpr int kTile = S::kTile;
+
   __device__ void wait_before() {
     device::pdl_wait();
     device::pdl_trigger();
     waited_ = true;
+  }
+
+  __device__ void lead() {
+    item_ = static_cast<int>(blockIdx.x);
+    fetch();  // there is room for as many chunks as there are CTAs
+    items_ = __ldcg(a_.work.num_chunks) * a_.heads;
+    while (item_ < items_) {
+      publish();
+      barrier_wait(&sm_.item_known[place_], known_parity_);
+      fetched_ = false;
+      load_item();
+      next_place();
+    }
+    if (!waited_) wait_before();
+    barrier_wait(&sm_.item_empty[place_], known_parity_ ^ 1);
+    if (lane_ != 0) return;
+    sm_.items[place_].head = -1;
+    barrier_arrive(&sm_.item_known[place_]);
+    barrier_arrive(&sm_.item_full[place_]);
+  }
+
+  __device__ void follow() {
+    while (true) {
+      barrier_wait(&sm_.item_known[place_], known_parity_);
+      if (sm_.items[place_].head < 0) return;
+      load_item();
+      __syncwarp();
+      if (lane_ == 0) barrier_arrive(&sm_.item_empty[place_]);
+      next_place();
+    }
+  }
+
+  __device__ void next_place() {
+    if (++place_ == S::kItems) place_ = 0, known_parity_ ^= 1;
+  }
+
+  // The item's chunk, on its way.
+  __device__ void fetch() {
+    const Chunk* chunk = a_.work.chunks + item_ / a_.heads;
+    if (lane_ < kChunkWords) word_ = __ldcg(reinterpret_cast<const int*>(chunk) + lane_);
+    pages_[0] = __ldcg(chunk->pages + lane_);
+    pages_[1] = __ldcg(chunk->pages + 32 + lane_);
+  }
+
+  __device__ void publish() {
+    const auto get = [&](int i) { return __shfl_sync(0xffffffff, word_, i); };
+    const BlockRows rows{
+        get(1), get(2), get(3), get(4), a_.group, a_.causal, a_.at.tree_mask != nullptr};
+    const KeyRange seen = rows.seen(a_.layer.window);
+    const int planned = get(5);
+    int begin = max(planned, seen.begin), end = min(get(6), seen.end);
+    if (begin >= end) begin = end = 0;
+    if (lane_ == 5) word_ = begin;
+    if (lane_ == 6) word_ = end;
+    barrier_wait(&sm_.item_empty[place_], known_parity_ ^ 1);
+    Item& item = sm_.items[place_];
+    if (lane_ < kChunkWords) item.words[lane_] = word_;
+    item.pages[lane_] = pages_[0];
+    item.pages[32 + lane_] = pages_[1];
+    if (lane_ == 0) {
+      item.head = item_ % a_.heads;
+      item.planned = planned;
+    }
+    __syncwarp();
+    if (lane_ == 0) {
+      barrier_arrive(&sm_.item_known[place_]);
+      barrier_expect(&sm_.item_full[place_], rows.rows * S::kDim * 2);
+    }
+    __syncwarp();
   }
 
   // What comes of it is read in next_item(), when it has come.
@@ -134,131 +236,167 @@ class Producer {
     if (lane_ == 0 && items_ > static_cast<int>(gridDim.x)) taken_ = atomicAdd(a_.taken, 1);
   }
   __device__ int next_item() {
-    const int grid = gridDim.x;
+    const int grid = static_cast<int>(gridDim.x);
     if (items_ <= grid) return items_;
     // The counter's last reader puts it back: every CTA takes once for each of its items.
     if (lane_ == 0 && taken_ == items_ - 1) *a_.taken = 0;
     return __shfl_sync(0xffffffff, grid + taken_, 0);
   }
 
-  __device__ void load(const Chunk* chunk, int head) {
-    int word = lane_ < kChunkWords ? __ldcg(reinterpret_cast<const int*>(chunk) + lane_) : 0;
-    ids_ = {__ldcg(chunk->pages + lane_), __ldcg(chunk->pages + 32 + lane_)};
-    const auto get = [&](int i) { return __shfl_sync(0xffffffff, word, i); };
-    const BlockRows rows{
-        get(1), get(2), get(3), get(4), a_.group, a_.causal, a_.at.tree_mask != nullptr};
-    q_start_ = get(0);
-    const KeyRange seen = rows.seen(a_.layer.window);
-    const int planned = get(5);
-    int begin = max(planned, seen.begin), end = min(get(6), seen.end);
-    if (begin >= end) begin = end = 0;
-    page_start_ = get(7);
-    if (lane_ == 5) word = begin;
-    if (lane_ == 6) word = end;
-    barrier_wait(&sm_.item_empty[place_], place_parity_);
-    if (lane_ < kChunkWords) sm_.items[place_].words[lane_] = word;
-    if (lane_ == kChunkWords) sm_.items[place_].head = head;
-    __syncwarp();
-    if (lane_ == 0) barrier_expect(&sm_.item_full[place_], rows.rows * S::kDim * 2);
-    __syncwarp();
-    bool begun = false;
-    if (begin < end) begun = load_tiles(rows, head, begin, end, planned);
+  __device__ void load_item() {
+    const Item& item = sm_.items[place_];
+    begin_ = item.words[5];
+    end_ = item.words[6];
+    page_start_ = item.words[7];
+    old_ = item.words[2] - item.words[1];
+    kv_head_ = item.head / a_.share;
+    bool begun = warp_ != 0;
+    if (begin_ < end_) load_tiles(item, begun);
     if (!waited_) wait_before();
-    if (!begun) begin_item(rows, head);
-    if (++place_ == S::kItems) place_ = 0, place_parity_ ^= 1;
+    if (!begun) begin_item();
+    fetch_next();
   }
 
-  // Whether the item's queries are on their way too.
-  __device__ bool load_tiles(const BlockRows& rows, int head, int begin, int end, int planned) {
-    const int start = begin & ~(kTile - 1), old = rows.prefix(), kv_head = head / a_.share;
-    const int last_entry = (end - 1) >> a_.page_shift;
-    entry_ = start >> a_.page_shift;
-    if (start != (planned & ~(kTile - 1))) ids_ = look_up(entry_, last_entry);
-    next_ids_ = look_up(entry_ + kChunkPages, last_entry);
-    bool begun = false;
+  __device__ void fetch_next() {
+    if (warp_ != 0 || fetched_) return;
+    item_ = next_item();
+    fetched_ = true;
+    if (item_ < items_) fetch();
+  }
+
+  // begun: whether queries are on their way.
+  __device__ void load_tiles(const Item& item, bool& begun) {
+    const int start = begin_ & ~(kTile - 1);
+    first_pages(item, start);
     int tiles = 0;
-    for (int key = start; key < end; key += kTile, ++tiles) {
-      if (!waited_ && (tiles == kStages || key + kTile > old)) wait_before();
-      if (waited_ && !begun) begin_item(rows, head), begun = true;
-      if ((key >> a_.page_shift) >= entry_ + kChunkPages) {
-        entry_ += kChunkPages;
-        ids_ = next_ids_;
-        next_ids_ = look_up(entry_ + kChunkPages, last_entry);
-      }
-      for (int part = 0; part < 2; ++part) {
-        barrier_wait(&sm_.empty[stage_][part], parity_);
-        if (lane_ == 0) barrier_expect(&sm_.full[stage_][part], tile_bytes(key, begin, end));
-        __syncwarp();
-        copy_tile(part, key, begin, end, kv_head);
+    for (int key = start; key < end_; key += kTile, ++tiles) {
+      if (!waited_ && (tiles == kStages || key + kTile > old_)) wait_before();
+      if (waited_ && !begun) begin_item(), begun = true;
+      if (begun && key + 2 * kTile >= end_) fetch_next();
+      if constexpr (S::kGather) {
+        tiles & 1 ? gather(key, rows_[1]) : gather(key, rows_[0]);
+      } else {
+        copy_tile(warp_, key);
       }
       if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
     }
-    return begun;
-  }
-
-  // Slots of 64 pages, two of each lane.
-  struct Ids {
-    int low, high;
-  };
-  __device__ Ids look_up(int entry, int last) const {
-    if (entry > last) return {0, 0};
-    const int* slots = a_.at.page_slots + page_start_;
-    return {slots[min(entry + lane_, last)], slots[min(entry + 32 + lane_, last)]};
-  }
-  // Of page `entry`, each lane its own; clamped to the padding slot.
-  __device__ int slot_of(int entry) const {
-    const int i = entry - entry_;
-    const int low = __shfl_sync(0xffffffff, ids_.low, i & 31);
-    const int high = __shfl_sync(0xffffffff, ids_.high, i & 31);
-    const int slot = i < 32 ? low : high;
-    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
   }
 
   // Queries, one copy for each row.
-  __device__ void begin_item(const BlockRows& rows, int head) {
+  __device__ void begin_item() {
+    const Item& item = sm_.items[place_];
     const char* q = static_cast<const char*>(a_.io.q);
-    for (int row = lane_; row < rows.rows; row += 32) {
-      const int at = rows.first_row + row, token = q_start_ + at / rows.group;
+    for (int row = lane_; row < item.words[4]; row += 32) {
+      const int at = item.words[3] + row, token = item.words[0] + at / a_.group;
       const int64_t from =
-          token * a_.io.q_stride + (int64_t{head} * rows.group + at % rows.group) * S::kDim;
+          token * a_.io.q_stride + (int64_t{item.head} * a_.group + at % a_.group) * S::kDim;
       copy_row(sm_.q[place_] + row * S::kQStride, q + from * 2, S::kDim * 2,
                &sm_.item_full[place_]);
     }
     take_next();
   }
 
-  // Pages [first, end) of a tile, as far as some key of [begin, end) lies in them.
-  __device__ KeyRange pages_of(int key, int begin, int end) const {
-    if (a_.page_size >= kTile) return {0, 1};
-    const int last = min(kTile, end - key) - 1;
-    return {max(0, begin - key) >> a_.page_shift, (last >> a_.page_shift) + 1};
-  }
-  __device__ uint32_t tile_bytes(int key, int begin, int end) const {
-    const KeyRange pages = pages_of(key, begin, end);
-    return (pages.end - pages.begin) * min(a_.page_size, kTile) * S::kRowBytes * S::kParts;
-  }
-  __device__ void copy_tile(int part, int key, int begin, int end, int kv_head) {
-    const KeyRange pages = pages_of(key, begin, end);
-    const int shift = min(a_.page_shift, 6), bytes = S::kRowBytes * S::kParts << shift;
-    for (int first = 0; first < kTile >> shift; first += 32) {
-      const int page = first + lane_, slot = slot_of((key >> a_.page_shift) + page);
-      if (page >= pages.begin && page < pages.end)
-        copy_page_box(sm_.tiles[stage_][part] + page * bytes, maps_[part], key & (a_.page_size - 1),
-                      kv_head, slot, &sm_.full[stage_][part]);
+  // Without kGather. Slots of 64 pages from page entry_ on, two of each lane, and the next 64.
+  __device__ void first_pages(const Item& item, int start) {
+    if constexpr (S::kGather) {
+      look_up_rows(start, rows_[0]);
+      look_up_rows(start + kTile, rows_[1]);
+      return;
     }
+    entry_ = start >> a_.page_shift;
+    if (start == (item.planned & ~(S::kPlannedTile - 1))) {  // from where the plan looked them up
+      ids_ = {item.pages[lane_], item.pages[32 + lane_]};
+    } else {
+      ids_ = look_up(entry_);
+    }
+    next_ids_ = look_up(entry_ + kChunkPages);
+  }
+  struct Ids {
+    int low, high;
+  };
+  __device__ Ids look_up(int entry) const {
+    const int last = (end_ - 1) >> a_.page_shift;
+    if (entry > last) return {0, 0};
+    const int* slots = a_.at.page_slots + page_start_;
+    return {slots[min(entry + lane_, last)], slots[min(entry + 32 + lane_, last)]};
+  }
+  // Clamped to the padding slot.
+  __device__ int checked(int slot) const {
+    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
+  }
+  // Of page `entry`, each lane its own.
+  __device__ int slot_of(int entry) const {
+    const int i = entry - entry_;
+    const int low = __shfl_sync(0xffffffff, ids_.low, i & 31);
+    const int high = __shfl_sync(0xffffffff, ids_.high, i & 31);
+    return checked(i < 32 ? low : high);
+  }
+
+  // Units of a tile in which some key of [begin_, end_) lies, a lane each.
+  __device__ void copy_tile(int part, int key) {
+    if ((key >> a_.page_shift) >= entry_ + kChunkPages) {
+      entry_ += kChunkPages;
+      ids_ = next_ids_;
+      next_ids_ = look_up(entry_ + kChunkPages);
+    }
+    const int first = max(0, begin_ - key) >> shift_;
+    const int end = ((min(kTile, end_ - key) - 1) >> shift_) + 1;
+    const int at = key + (lane_ << shift_), slot = slot_of(at >> a_.page_shift);
+    uint64_t* full = &sm_.full[stage_][part];
+    barrier_wait(&sm_.empty[stage_][part], parity_);
+    if (lane_ == 0) barrier_expect(full, (end - first) * S::kKeyBytes << shift_);
+    __syncwarp();
+    if (lane_ >= first && lane_ < end)
+      copy_page_box(sm_.tiles[stage_][part] + (lane_ * S::kKeyBytes << shift_), map_,
+                    at & (a_.page_size - 1), kv_head_, slot, full);
+  }
+
+  // With kGather: this thread's rows of a tile, and 16 bytes of each.
+  static constexpr int kPieces = S::kKeyBytes / 16, kStep = kLoaders / kPieces;
+  static constexpr int kGathered = kTile / kStep;
+  __device__ int row_of(int i) const { return (warp_ * 32 + lane_) / kPieces + i * kStep; }
+  __device__ void look_up_rows(int key, int (&slots)[kGathered]) const {
+#pragma unroll
+    for (int i = 0; i < kGathered; ++i) {
+      const int at = key + row_of(i);
+      slots[i] =
+          at >= begin_ && at < end_ ? a_.at.page_slots[page_start_ + (at >> a_.page_shift)] : -1;
+    }
+  }
+  // And looks up the tile after the next, whose slots take the place of this one's.
+  __device__ void gather(int key, int (&slots)[kGathered]) {
+    const int piece = (warp_ * 32 + lane_) % kPieces;
+    const kv::PagedKvView& kv = a_.kv;
+    for (int part = 0; part < 2; ++part) {
+      const char* from = static_cast<const char*>(kv.base) + piece * 16 +
+                         kv_head_ * (part ? kv.v_head_stride : kv.k_head_stride) +
+                         (part ? kv.v_offset : 0);
+      const int64_t stride = part ? kv.v_token_stride : kv.k_token_stride;
+      barrier_wait(&sm_.empty[stage_][part], parity_);
+#pragma unroll
+      for (int i = 0; i < kGathered; ++i)
+        if (slots[i] >= 0)
+          gather_16(sm_.tiles[stage_][part] + KeyRow<S>(row_of(i), kUnitShift).piece(piece),
+                    from + checked(slots[i]) * kv.page_stride +
+                        ((key + row_of(i)) & (a_.page_size - 1)) * stride);
+      gather_arrive(&sm_.full[stage_][part]);
+    }
+    look_up_rows(key + 2 * kTile, slots);
   }
 
   const DecodeArgs& a_;
-  const CUtensorMap* maps_[2];
+  const CUtensorMap* map_;  // without kGather: of what this warp loads
   Shared& sm_;
-  const int lane_;
-  bool waited_;
-  int items_ = 0, taken_ = 0;
+  const int warp_, lane_, shift_;
+  bool waited_, fetched_ = false;
+  int items_ = 0, item_ = 0, taken_ = 0;  // the leader's
+  int word_ = 0, pages_[2] = {0, 0};
   int stage_ = 0, place_ = 0;
-  uint32_t parity_ = 1, place_parity_ = 1;
-  int q_start_ = 0, page_start_ = 0;
-  int entry_ = 0;  // ids_ are of the pages from this one on
+  uint32_t parity_ = 1, known_parity_ = 0;
+  int begin_ = 0, end_ = 0, old_ = 0, page_start_ = 0, kv_head_ = 0;  // of the item
+  int entry_ = 0;
   Ids ids_{}, next_ids_{};
+  int rows_[2][kGathered];  // slots of this thread's rows of the next two tiles; -1: not wanted
 };
 
 }  // namespace attune::attention::fa3

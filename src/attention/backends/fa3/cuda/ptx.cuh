@@ -33,6 +33,17 @@ __device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, 
 #endif
 }
 
+// 16 bytes into shared memory.
+__device__ __forceinline__ void gather_16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+// One arrival, when all that this thread has gathered is there.
+__device__ __forceinline__ void gather_arrive(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
 // Whether the phase has ended; waits for nothing.
 __device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
   uint32_t done = 0;
