@@ -214,6 +214,7 @@ class Fa3Backend final : public Backend {
         .work =
             p.list(found == p.windows.end() ? 0 : static_cast<size_t>(found - p.windows.begin())),
         .layer = layer,
+        .kv = kv,
         .io = io,
         .heads = p.sizes.heads,
         .group = p.sizes.group,
