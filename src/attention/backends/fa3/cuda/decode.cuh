@@ -81,11 +81,13 @@ struct Results {
   template <int kThreads>
   __device__ void arrive(int me, int32_t& last) const {
     if (me == 0) {
-      __threadfence();
+      fence_device();
       int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
       last = atomicAdd(arrived, 1) == count() - 1;
-      if (last) *arrived = 0;
-      __threadfence();
+      if (last) {
+        *arrived = 0;
+        fence_device();
+      }
     }
     role_barrier<kThreads>();
     if (!last) return;

@@ -155,6 +155,7 @@ class Loader {
 
  private:
   static constexpr int kTile = S::kTile;
+  static constexpr int kTakenAfter = kStages + 2;  // tiles: under load the memory takes 5 us
 
   __device__ void wait_before() {
     device::pdl_wait();
@@ -271,8 +272,9 @@ class Loader {
     int tiles = 0;
     for (int key = start; key < end_; key += kTile, ++tiles) {
       if (!waited_ && (tiles == kStages || key + kTile > old_)) wait_before();
-      if (waited_ && !begun) begin_item(), begun = true;
-      if (begun && key + 2 * kTile >= end_) fetch_next();
+      if (tiles > 0 && waited_ && !begun) begin_item(), begun = true;
+      // When the next item's number has come, or has to.
+      if (begun && (tiles >= kTakenAfter || key + 2 * kTile >= end_)) fetch_next();
       if constexpr (S::kGather) {
         tiles & 1 ? gather(key, rows_[1]) : gather(key, rows_[0]);
       } else {
@@ -351,34 +353,40 @@ class Loader {
                     at & (a_.page_size - 1), kv_head_, slot, full);
   }
 
-  // With kGather: this thread's rows of a tile, and 16 bytes of each.
+  // With kGather: this thread's rows of a tile, kStep apart, and 16 bytes of each. As whole pages
+  // and whole patterns of the swizzle fit into kStep, all of them lie alike in both.
   static constexpr int kPieces = S::kKeyBytes / 16, kStep = kLoaders / kPieces;
   static constexpr int kGathered = kTile / kStep;
-  __device__ int row_of(int i) const { return (warp_ * 32 + lane_) / kPieces + i * kStep; }
+  static_assert(!S::kGather || kStep % 8 == 0);
+  __device__ int first_row() const { return (warp_ * 32 + lane_) / kPieces; }
   __device__ void look_up_rows(int key, int (&slots)[kGathered]) const {
 #pragma unroll
     for (int i = 0; i < kGathered; ++i) {
-      const int at = key + row_of(i);
+      const int at = key + first_row() + i * kStep;
       slots[i] =
           at >= begin_ && at < end_ ? a_.at.page_slots[page_start_ + (at >> a_.page_shift)] : -1;
     }
   }
   // And looks up the tile after the next, whose slots take the place of this one's.
   __device__ void gather(int key, int (&slots)[kGathered]) {
-    const int piece = (warp_ * 32 + lane_) % kPieces;
+    const int piece = (warp_ * 32 + lane_) % kPieces, token = first_row() & (a_.page_size - 1);
     const kv::PagedKvView& kv = a_.kv;
+    const auto page_bytes = static_cast<uint32_t>(kv.page_stride);
+    const uint32_t to = KeyRow<S>(first_row(), kUnitShift).piece(piece);
+#pragma unroll
     for (int part = 0; part < 2; ++part) {
       const char* from = static_cast<const char*>(kv.base) + piece * 16 +
                          kv_head_ * (part ? kv.v_head_stride : kv.k_head_stride) +
+                         token * (part ? kv.v_token_stride : kv.k_token_stride) +
                          (part ? kv.v_offset : 0);
-      const int64_t stride = part ? kv.v_token_stride : kv.k_token_stride;
+      char* tile = sm_.tiles[stage_][part] + to;
       barrier_wait(&sm_.empty[stage_][part], parity_);
 #pragma unroll
       for (int i = 0; i < kGathered; ++i)
         if (slots[i] >= 0)
-          gather_16(sm_.tiles[stage_][part] + KeyRow<S>(row_of(i), kUnitShift).piece(piece),
-                    from + checked(slots[i]) * kv.page_stride +
-                        ((key + row_of(i)) & (a_.page_size - 1)) * stride);
+          gather_16(tile + (i * kStep >> kUnitShift) * (S::kKeyBytes << kUnitShift) +
+                        (i * kStep & (kUnit - 1)) * S::kRowBytes,
+                    from + uint64_t{static_cast<uint32_t>(checked(slots[i]))} * page_bytes);
       gather_arrive(&sm_.full[stage_][part]);
     }
     look_up_rows(key + 2 * kTile, slots);

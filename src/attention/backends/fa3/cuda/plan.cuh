@@ -18,11 +18,6 @@ __device__ __forceinline__ int32_t planned_length(int which) {
   return which < 8 ? which + 1 : (4 + which % 4) << (which / 4 - 1);
 }
 
-// No chunk takes longer than this part of the time that is left, but for chunks of kLeastTail
-// tiles.
-inline constexpr float kTail = 1;
-inline constexpr int32_t kLeastTail = 4;
-
 struct PlanShared {
   int32_t sums[2][kPlanWarps + 1];
   int32_t total, blocks, length;
@@ -129,17 +124,14 @@ class Planner {
     return out;
   }
 
-  // And those of the blocks before each, until count_chunks() has the place.
   __device__ void count_tiles() {
-    for (int32_t first = 0; first < blocks_; first += kPlanThreads) {
-      const int32_t b = first + threadIdx.x;
-      const int32_t tiles = b < blocks_ ? block(b).tiles() : 0;
-      int32_t before[2] = {tiles, 0}, total[2];
-      scan(before, total);
-      if (b < blocks_) tiles_[b] = tiles, partial_starts_[b] = total_ + before[0];
-      total_ += total[0];
+    int32_t mine[2] = {0, 0}, total[2];
+    for (int32_t b = threadIdx.x; b < blocks_; b += kPlanThreads) {
+      tiles_[b] = block(b).tiles();
+      mine[0] += tiles_[b];
     }
-    __syncthreads();
+    scan(mine, total);
+    total_ = total[0];
   }
 
   __device__ int32_t chunks_of(int32_t tiles, int32_t length) const {
@@ -181,13 +173,12 @@ class Planner {
       cost = max(even, ceilf(rounds) * longest / 2) + (longest - mean) / 2 +
              ceilf(rounds) * a_.cut.item_cost;
     if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
-    if (lane() == 0) sm_.costs[warp()] = cost, sm_.lengths[warp()] = rounds > 1 ? length : -length;
+    if (lane() == 0) sm_.costs[warp()] = cost, sm_.lengths[warp()] = length;
     __syncthreads();
     int best = kPlanLengths - 1;  // no cuts: always possible
     for (int w = 0; w < kPlanWarps; ++w)
       if (sm_.costs[w] < sm_.costs[best]) best = w;
-    length_ = sm_.costs[best] < INFINITY ? abs(sm_.lengths[best]) : 0;
-    one_round_ = sm_.lengths[best] < 0;
+    length_ = sm_.costs[best] < INFINITY ? sm_.lengths[best] : 0;
   }
 
   // Chunks of a block as wished; one if there is no room for more.
@@ -196,12 +187,7 @@ class Planner {
       const Block at = block(b);
       return max(1, (at.keys.end + a_.cut.fixed - 1) / a_.cut.fixed - at.keys.begin / a_.cut.fixed);
     }
-    if (length_ == 0 && a_.cut.num_splits == 0) return 1;
-    if (one_round_) return chunks_of(tiles_[b], length_);
-    // Towards the end chunks become shorter, so that all CTAs end together.
-    const float left = static_cast<float>(total_ - partial_starts_[b]) * a_.heads / a_.cut.ctas;
-    const auto most = max(kLeastTail, static_cast<int32_t>(left * kTail));
-    return chunks_of(tiles_[b], min(length_, most));
+    return length_ > 0 || a_.cut.num_splits > 0 ? chunks_of(tiles_[b], length_) : 1;
   }
 
   __device__ void count_chunks() {
@@ -271,7 +257,6 @@ class Planner {
   const int32_t window_;
   int32_t *block_starts_, *tiles_, *chunk_starts_, *partial_starts_;
   int32_t blocks_ = 0, total_ = 0, length_ = 0;
-  bool one_round_ = false;  // every item has a CTA to itself
 };
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PlanArgs args) {

@@ -64,6 +64,11 @@ __device__ __forceinline__ void fence_barrier_init() {
 #endif
 }
 
+// What this thread has seen comes before what it does next, for all of the device.
+__device__ __forceinline__ void fence_device() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 // What this thread wrote to shared memory comes before what the copy engine writes there next.
 __device__ __forceinline__ void fence_copies() {
 #if __CUDA_ARCH__ >= 900
