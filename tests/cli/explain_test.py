@@ -67,7 +67,7 @@ class Answers(unittest.TestCase):
     def test_the_table_tells_the_same(self):
         result = run("explain", "--model-preset", "deepseek-v3", "--device", "sm90")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        for told in ("flashmla (S6: preferred), then trtllm_mla", "page size     64", "absorbed below 160", "fa3 for every phase"):
+        for told in ("flashmla (S6: preferred), then flashinfer_mla", "page size     64", "absorbed below 160", "fa3 for every phase"):
             self.assertIn(told, result.stdout)
 
     def test_a_model_file_on_the_real_and_on_a_simulated_device(self):
