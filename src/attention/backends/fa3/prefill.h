@@ -1,5 +1,5 @@
 // Batches of many queries by the wgmma kernel (cuda/prefill.cuh): what it serves, its memory, its
-// plan and launches. For fa3's prefill phase, and for MLA's up-projected rows (trtllm_mla).
+// plan and launches. Also of MLA's up-projected rows.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// MLA's up-projected keys and values (192/128), by the wgmma kernel of fa3.
+// MLA's up-projected keys and values (192/128), by the Hopper kernel of prompts (fa3::Prefill).
 #pragma once
 
 #include <memory>
