@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// Heads that share a tile's tokens: all of a group, as far as they leave it more than one token.
+// Heads that share a tile's tokens: as many of a group as a warpgroup has rows for.
 int32_t tile_heads(const Limits& l) {
   if (l.tuning.pack_gqa == Toggle::kOff) return 1;
   const int32_t group = l.q_heads / l.kv_heads;
@@ -140,7 +140,7 @@ void Prefill::run(const Batch& batch, const LayerParams& layer, const kv::PagedK
   p.box_rows = rows ? kPrefillKeys : std::min(kv.page_size, kPrefillKeys);
   p.k = static_cast<const char*>(kv.base);
   p.v = p.k + kv.v_offset;
-  p.page_stride = kv.page_stride;
+  p.page_stride = static_cast<uint32_t>(kv.page_stride);
   p.k_head_stride = kv.k_head_stride;
   p.k_token_stride = kv.k_token_stride;
   p.v_head_stride = kv.v_head_stride;

@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   device::pdl_trigger();
   const uint32_t shared = shared_address(prefill_shared);
   if (threadIdx.x < 128) {
-    fewer_registers<56>();
+    fewer_registers<kGather ? 72 : 56>();
     PrefillProducer<kQkDim, kVDim, kGather>(q, k, v, p, shared, barriers).run();
   } else {
-    more_registers<224>();
+    more_registers<kGather ? 216 : 224>();
     PrefillConsumer<kQkDim, kVDim, kGather>(p, shared, barriers).run();
   }
 #endif

@@ -7,7 +7,7 @@ namespace attune::attention::fa3 {
 
 // A tile: rows of queries (each a token and one of the heads that share it), and keys.
 inline constexpr int kPrefillRows = 128, kPrefillKeys = 128;
-// Pages of fewer tokens than a swizzled group of rows are gathered row by row.
+// Pages of fewer tokens are copied row by row: their boxes would take longer.
 inline constexpr int kPrefillLeastBox = 8;
 // Rows that one consumer warpgroup holds.
 inline constexpr int kGroupRows = 64;
@@ -51,10 +51,10 @@ struct PrefillParams {
   // A row of a warpgroup divided by tile_heads: times this, shifted by 16.
   uint32_t token_factor = 0;
   int32_t num_slots = 0, page_size = 0, box_rows = 0;
-  // Where pages are too small for boxes; strides in bytes.
+  // Of pages below kPrefillLeastBox; strides in bytes.
   const char *k = nullptr, *v = nullptr;
-  int64_t page_stride = 0, k_head_stride = 0, k_token_stride = 0, v_head_stride = 0,
-          v_token_stride = 0;
+  uint32_t page_stride = 0;
+  int64_t k_head_stride = 0, k_token_stride = 0, v_head_stride = 0, v_token_stride = 0;
   int32_t window = 0;
   bool causal = true;
   float to_cap = 0;   // 0: none; else scores are tanh(to_cap * q.k)

@@ -1,5 +1,5 @@
 // The prefill kernel's warps that take the work and fill the rings. A box costs its warp some 100
-// cycles, so that small pages need several; rows of the smallest are copied 16 bytes a thread.
+// cycles, so that small pages need several; of the smallest, rows are copied 16 bytes a thread.
 #pragma once
 
 #include "attention/backends/fa3/cuda/prefill_shape.cuh"
@@ -132,50 +132,52 @@ class PrefillProducer {
       ring.advance();
     }
   }
-  // The page of a key; past the end: any of the sequence, nobody sees it.
-  __device__ int slot_of(const PrefillItem& item, int key) const {
+  // A key's, of pages of 2^shift tokens; past the end, any of the sequence: nobody sees it.
+  __device__ int slot_of(const PrefillItem& item, int key, int shift) const {
     const PrefillBlock& b = item.block;
     if (b.kv_len <= 0) return 0;
-    const int page = min(key, b.kv_len - 1) / p_.page_size;
-    const int slot = __ldg(p_.page_slots + b.first_page + page);
+    const int slot = __ldg(p_.page_slots + b.first_page + (min(key, b.kv_len - 1) >> shift));
     return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
   }
+  // Eight lanes copy a row of the piece, four rows at once: a lane's have the same place in their
+  // pages, which are of 1, 2 or 4.
   template <bool kIsK>
   __device__ void rows(const PrefillItem& item, int which) {
-    constexpr int kPieces = kIsK ? Shape::kQPieces : Shape::kVPieces;
-    static_assert(kPieces <= 2);
+    static_assert((kIsK ? Shape::kQPieces : Shape::kVPieces) <= 2);
     const int head = item.head * p_.tile_heads / p_.group;
-    const char* base = (kIsK ? p_.k + head * p_.k_head_stride : p_.v + head * p_.v_head_stride) +
-                       which * kPieceRow + lane_ % 8 * 16;
-    const int64_t token_stride = kIsK ? p_.k_token_stride : p_.v_token_stride;
+    const int row = lane_ / 8, column = lane_ % 8;
+    const int shift = __ffs(p_.page_size) - 1, in_page = row & (p_.page_size - 1);
+    const char* base = (kIsK ? p_.k + head * p_.k_head_stride + in_page * p_.k_token_stride
+                             : p_.v + head * p_.v_head_stride + in_page * p_.v_token_stride) +
+                       which * kPieceRow + column * 16;
     constexpr int kLookUps = kPrefillKeys / 32;
     int next[kLookUps];
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j)
-      next[j] = slot_of(item, item.last_tile * kPrefillKeys + 32 * j + lane_);
+      next[j] = slot_of(item, item.last_tile * kPrefillKeys + 32 * j + lane_, shift);
 #pragma unroll 1
     for (int i = 0; i < item.tiles; ++i) {
-      const int key = (item.last_tile - i) * kPrefillKeys;
+      const int before = (item.last_tile - i - 1) * kPrefillKeys;
       int slots[kLookUps];
 #pragma unroll
       for (int j = 0; j < kLookUps; ++j) {
         slots[j] = next[j];
-        if (i + 1 < item.tiles) next[j] = slot_of(item, key - kPrefillKeys + 32 * j + lane_);
+        if (i + 1 < item.tiles) next[j] = slot_of(item, before + 32 * j + lane_, shift);
       }
       auto& ring = ring_of<kIsK>();
       barrier_wait((kIsK ? barriers_.k_empty : barriers_.v_empty) + ring.stage, ring.parity ^ 1);
       const uint32_t to = shared_ +
                           (kIsK ? Shape::kK + ring.stage * Shape::kKBytes
                                 : Shape::kV + ring.stage * Shape::kVBytes) +
-                          which * Shape::kPieceBytes;
+                          which * Shape::kPieceBytes + row * kPieceRow;
+      const uint32_t even = to + ((column ^ row) << 4), odd = to + ((column ^ (row + 4)) << 4);
 #pragma unroll
       for (int j = 0; j < kLookUps; ++j) {
-#pragma unroll 1
-        for (int in = lane_ / 8; in < 32; in += 4) {
-          const int row = 32 * j + in, slot = __shfl_sync(0xffffffff, slots[j], in);
-          const char* from =
-              base + slot * p_.page_stride + ((key + row) & (p_.page_size - 1)) * token_stride;
-          copy_16(to + row * kPieceRow + ((lane_ % 8 ^ row % 8) << 4), from);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const auto slot = static_cast<uint32_t>(__shfl_sync(0xffffffff, slots[j], 4 * k + row));
+          copy_16((k % 2 ? odd : even) + (32 * j + 4 * k) * kPieceRow,
+                  base + uint64_t{slot} * p_.page_stride);
         }
       }
       arrive_when_copied((kIsK ? barriers_.k_full : barriers_.v_full) + ring.stage);
