@@ -22,30 +22,43 @@ DTYPES = {"float32": "kF32", "bfloat16": "kBF16", "float16": "kF16", "fp8_e4m3":
 # Never preferred for their speed: the oracle; and cuDNN, whose graphs take 30 to 500 ms each to build when
 # the first batch of a shape is planned, in the middle of serving, for at most 1 % of a step.
 LEFT_OUT = {"reference", "cudnn"}
-TIMING = {"decode": "step", "prefill": "alone"}
 
 
-def cells():
-    times = {}
+def measured():
+    """{cell: {timing: {backend: us}}}"""
+    cells = {}
     for path in sorted(glob.glob(str(ROOT / "bench/attention-*.jsonl"))):
         for line in open(path, encoding="utf-8"):
             row = json.loads(line)
             if row["ragged"] or row["arch"] not in ARCHS or row["backend"] in LEFT_OUT:
                 continue
-            # Preferences are for decode as a step pays for it, and for prefill over pages.
-            if row["phase"] not in TIMING or row["page_size"] == 0:
+            # Dense rows have one backend for each path, and verify is not asked of the table.
+            if row["phase"] not in ("decode", "prefill") or row["page_size"] == 0:
                 continue
-            if row.get("timing", TIMING[row["phase"]]) != TIMING[row["phase"]]:
-                continue
-            key = (row["arch"], row["kind"], row["phase"], row["q_heads"], row["kv_heads"], row["qk_dim"],
-                   row["kv_dtype"], row["page_size"], row["seqs"], row["kv_len"])
-            times.setdefault(key, {})[row["backend"]] = row["us"]
-    for key in sorted(times):
-        mine = times[key]
-        best = min(mine.values())
+            cell = (row["arch"], row["kind"], row["phase"], row["q_heads"], row["kv_heads"], row["qk_dim"],
+                    row["kv_dtype"], row["page_size"], row["seqs"], row["kv_len"])
+            timing = row.get("timing", "step" if row["phase"] == "decode" else "alone")
+            cells.setdefault(cell, {}).setdefault(timing, {})[row["backend"]] = row["us"]
+    return cells
+
+
+def cells():
+    known = {}  # of a device, phase and type of cache: who was measured at all
+    group = lambda cell: cell[:3] + cell[6:7]
+    best_of = {}
+    for cell, timings in measured().items():
+        # As a step pays for it, unless more backends were measured alone.
+        times = max((timings[name] for name in ("step", "alone") if name in timings), key=len)
+        best_of[cell] = times
+        known.setdefault(group(cell), set()).update(times)
+    for cell in sorted(best_of):
+        times = best_of[cell]
+        # Where one of them was not measured nothing is known of it: the next cell speaks.
+        if set(times) != known[group(cell)]:
+            continue
+        best = min(times.values())
         # Equals keep the order of their names.
-        order = sorted(mine, key=lambda name: (mine[name] > best * EQUAL and mine[name], name))
-        yield key, order
+        yield cell, sorted(times, key=lambda name: (times[name] > best * EQUAL and times[name], name))
 
 
 def text():
