@@ -22,7 +22,7 @@ HOUSE = {
     "src/tensor": ([], []),
     "src/formats": (["src/tensor"], ["xxhash"]),
     "src/device": (["src/tensor"], ["cuda"]),
-    "src/ops": (["src/tensor", "src/device/device.h", "src/device/uploader.h", "src/device/per_device.h", "src/device/cuda/launch.cuh", "src/device/cuda/library.h"], ["cuda", "cutlass", "cublas", "dnnl"]),
+    "src/ops": (["src/tensor", "src/device/device.h", "src/device/uploader.h", "src/device/per_device.h", "src/device/cuda/launch.cuh", "src/device/cuda/library.h", "src/device/cuda/tensor_map.h"], ["cuda", "cutlass", "cublas", "dnnl"]),
     "src/kv/layout": (["src/tensor"], []),
     "src/kv/pool": (["src/kv/layout"], []),
     "src/kv/index": (["src/kv/pool", "src/kv/policy"], ["nettle"]),

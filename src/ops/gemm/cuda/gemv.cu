@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "device/cuda/launch.cuh"
+#include "device/cuda/tensor_map.h"
 #include "ops/gemm/cuda/bulk_copy.cuh"
 #include "ops/gemm/cuda/codes.h"
 #include "ops/gemm/cuda/gemv.h"
@@ -494,7 +495,7 @@ bool prepare_gemv(const device::DeviceInfo& info) {
                     cudaFuncSetAttribute(gemv_kernel<decltype(format), tiles, bulk>,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, most);
                   });
-  return info.sm < 90 || has_tensor_maps();
+  return info.sm < 90 || device::has_tensor_maps();
 }
 
 void gemv(const GemvParams& p, CudaLayout layout, const device::DeviceInfo& info,

@@ -1,4 +1,4 @@
-// What the copy engine of an SM knows of a matrix that boxes are copied from; sm_90 and later.
+// What the copy engine knows of a matrix that boxes are copied from.
 #pragma once
 
 #include <cuda.h>
@@ -7,8 +7,6 @@
 
 namespace attune::ops::gemm {
 
-// Whether the driver makes them.
-bool has_tensor_maps();
 // Of bfloat16 [rows, k], rows `stride` elements apart: boxes of 64 k by box_rows rows (at most
 // 256), in which the 16-byte pieces of a row are exchanged by its number (a swizzle of 128 bytes).
 // What lies past an edge arrives as zeros. REQUIRES: has_tensor_maps(); `data` and the stride in

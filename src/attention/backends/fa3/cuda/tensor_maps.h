@@ -7,9 +7,6 @@
 
 namespace attune::attention::fa3 {
 
-// Of the driver, which the runtime opens. Null where it has none.
-decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
-
 enum class Which { kKeys, kValues };
 
 // Of (dim, token, head, slot): boxes of up to 128 bytes of dims and `rows` tokens of a page,
