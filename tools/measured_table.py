@@ -32,8 +32,11 @@ def measured():
             row = json.loads(line)
             if row["ragged"] or row["arch"] not in ARCHS or row["backend"] in LEFT_OUT:
                 continue
-            # Dense rows have one backend for each path, and verify is not asked of the table.
-            if row["phase"] not in ("decode", "prefill") or row["page_size"] == 0:
+            # Verify is not asked of the table. Latent prompts, dense rows among them, go by paths of which each
+            # has a backend of its own: there is nothing to compare.
+            if row["phase"] not in ("decode", "prefill") or (row["kind"], row["phase"]) == ("mla", "prefill"):
+                continue
+            if row["page_size"] == 0:
                 continue
             cell = (row["arch"], row["kind"], row["phase"], row["q_heads"], row["kv_heads"], row["qk_dim"],
                     row["kv_dtype"], row["page_size"], row["seqs"], row["kv_len"])

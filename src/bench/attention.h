@@ -4,12 +4,12 @@
 //
 // On a GPU a call is timed in one of two ways (Timing). In a step: a chain of decode calls between
 // their neighbours (bench/attention_neighbours.h), less the same chain without them, so that a
-// kernel which cannot overlap the others has that counted; what a model pays, by which defaults are
-// chosen. Alone: a chain of the calls and nothing else; how good the
-// kernels are, and what others publish. In both a device plan is made anew for each 32 calls, as a
-// model of 32 layers does. Calls follow each other under programmatic dependent launch
-// (but for --pdl off), the bulk reads too, so a start may hide behind the end of the call before.
-// Only decode is timed in a step: of the others the neighbours' ends are little.
+// kernel which cannot overlap the others has that counted: what a model pays. Alone: a chain of the
+// calls and nothing else: how good the kernels are, and what others publish. In both a device plan
+// is made anew for each 32 calls, as a model of 32 layers does. Calls follow each other under
+// programmatic dependent launch (but for --pdl=false), the bulk reads too, so a start may hide
+// behind the end of the call before. Only decode is timed in a step: of the others the neighbours'
+// ends are little.
 #pragma once
 
 #include <cstdint>

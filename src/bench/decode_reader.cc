@@ -1,15 +1,31 @@
 #include "bench/decode_reader.h"
 
+#include <algorithm>
+
+#include "attention/arch.h"
 #include "attention/registry.h"
 #include "base/log.h"
 
 namespace attune::bench {
+namespace {
+
+bool decodes_here(const attention::Capabilities& c, const device::DeviceInfo& info) {
+  const auto has = [](const auto& all, auto one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  return has(c.archs, attention::arch_of(info)) && has(c.kinds, attention::AttentionKind::kMha) &&
+         has(c.phases, attention::Phase::kDecode);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DecodeReader>> DecodeReader::create(const std::string& backend,
                                                            device::Device& device) {
   const attention::BackendEntry* entry = attention::find_backend(backend);
   if (!entry) return invalid_argument(base::cat("there is no attention backend '", backend, "'"));
   if (!entry->create) return unsupported(base::cat(backend, ": ", entry->unavailable));
+  if (!decodes_here(entry->capabilities, device.info()))
+    return unsupported(base::cat(backend, " has no decode of grouped queries on this device"));
   auto r = std::make_unique<DecodeReader>();
   r->backend_ = entry->create(device);
   r->stream_ = device.create_stream();

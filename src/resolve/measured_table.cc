@@ -85,10 +85,6 @@ std::vector<MeasuredCell> measured_table() {
     {Arch::kSm90, AttentionKind::kMla, Phase::kDecode, 128, 1, 576, DType::kBF16, 64, 16, 4096, {"flashinfer_mla"}},
     {Arch::kSm90, AttentionKind::kMla, Phase::kDecode, 128, 1, 576, DType::kBF16, 64, 64, 4096, {"flashinfer_mla"}},
     {Arch::kSm90, AttentionKind::kMla, Phase::kDecode, 128, 1, 576, DType::kBF16, 64, 128, 2048, {"flashinfer_mla"}},
-    {Arch::kSm90, AttentionKind::kMla, Phase::kPrefill, 16, 1, 576, DType::kBF16, 16, 8, 2176, {"flashinfer_mla"}},
-    {Arch::kSm90, AttentionKind::kMla, Phase::kPrefill, 16, 1, 576, DType::kBF16, 64, 8, 2176, {"flashinfer_mla"}},
-    {Arch::kSm90, AttentionKind::kMla, Phase::kPrefill, 128, 1, 576, DType::kBF16, 16, 8, 2176, {"flashinfer_mla"}},
-    {Arch::kSm90, AttentionKind::kMla, Phase::kPrefill, 128, 1, 576, DType::kBF16, 64, 8, 2176, {"flashinfer_mla"}},
   };
 }
 // clang-format on

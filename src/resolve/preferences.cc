@@ -18,7 +18,7 @@ const Preferences& default_preferences() {
       {"S4", {Arch::kSm90}, kMha, {kPrefill, kDecode}, {"fa3", "flashinfer", "cudnn", "reference"}},
       {"S5", not_hopper,    kMha, {kPrefill, kDecode}, {"flashinfer", "cudnn", "reference"}},
       {"S6", {Arch::kSm90}, kMla, {kPrefill},          {"trtllm_mla", "flashinfer_mla", "reference"}},
-      {"S6", {Arch::kSm90}, kMla, {kDecode},           {"flashmla", "trtllm_mla", "flashinfer_mla", "reference"}},
+      {"S6", {Arch::kSm90}, kMla, {kDecode},           {"flashmla", "flashinfer_mla", "reference"}},
       {"S6", not_hopper,    kMla, {kPrefill, kDecode}, {"flashinfer_mla", "reference"}},
       {"S7", {Arch::kCpu},  kMha, {kPrefill, kDecode}, {"cpu", "reference"}},
       {"S7", {Arch::kCpu},  kMla, {kPrefill, kDecode}, {"cpu", "reference"}},

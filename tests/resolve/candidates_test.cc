@@ -364,6 +364,13 @@ TEST(S4, TheTableOfThisBuildPrefersFa3ButForLargeBatchesOfSmallPages) {
   EXPECT_EQ(order_for(single, Phase::kDecode, 64, 4096)[0], "flashinfer");
 }
 
+// Latent prompts are not in that table: of their paths each has a backend of its own.
+TEST(S6, TheTableOfThisBuildLeavesLatentPromptsToTheFixedOrder) {
+  const Resolution r = resolve(real_inputs("sm90", "deepseek-v3", ""));
+  EXPECT_EQ(names(r, Phase::kPrefill)[0], "trtllm_mla");
+  EXPECT_EQ(names(r, Phase::kDecode)[0], "flashinfer_mla");
+}
+
 TEST(S4, ASimulatedDeviceKeepsTheFixedOrder) {
   Inputs in = inputs("sm90", "llama3-8b", "");
   in.preferences.measured = {cell(64, 4096, {"cudnn"})};

@@ -10,7 +10,6 @@
 #include "attention/backends/fa3/without_pdl.h"
 #include "attention/check.h"
 #include "base/check.h"
-#include "base/log.h"
 
 namespace attune::attention::fa3 {
 namespace {
@@ -97,9 +96,18 @@ bool takes_prefill(const Fa3Plan& p, const Batch& b) {
   return p.prefill && b.phase == Phase::kPrefill && !b.tree_mask && !b.deterministic &&
          int64_t{b.max_q_len} * (p.limits.q_heads / p.limits.kv_heads) > kFewRows;
 }
+// The prefill kernel's only type of cache; calls that are not told may have any.
+bool may_be_bf16(const std::vector<Call>& calls) {
+  return calls.empty() || std::any_of(calls.begin(), calls.end(),
+                                      [](const Call& c) { return c.kv.dtype == DType::kBF16; });
+}
 bool all_bf16(const std::vector<Call>& calls) {
   return !calls.empty() && std::all_of(calls.begin(), calls.end(),
                                        [](const Call& c) { return c.kv.dtype == DType::kBF16; });
+}
+
+bool has_prefill(const Limits& l) {
+  return Prefill::has_kernel(l) && may_be_bf16(l.calls);
 }
 
 class Fa3Backend final : public Backend {
@@ -116,7 +124,7 @@ class Fa3Backend final : public Backend {
   int64_t workspace_bytes(const Limits& l) const override {
     const Sizes s = sizes_of(l, device_.info().multiprocessors);
     const int64_t few = s.partial_bytes(l.v_dim) + s.kept_bytes(l.v_dim);
-    if (!Prefill::has_kernel(l)) return few;
+    if (!has_prefill(l)) return few;
     return std::max(few, Prefill::workspace_bytes(l, device_.info()));
   }
 
@@ -141,7 +149,7 @@ class Fa3Backend final : public Backend {
     } else {
       plan->status = memory.status();
     }
-    if (plan->status.ok() && Prefill::has_kernel(limits)) {
+    if (plan->status.ok() && has_prefill(limits)) {
       plan->prefill.emplace(device_, limits, workspace);
       plan->status = plan->prefill->status();
     }
@@ -168,7 +176,7 @@ class Fa3Backend final : public Backend {
   void plan_on(Plan& plan, device::Stream& stream) const override {
     auto& p = static_cast<Fa3Plan&>(plan);
     p.runs = 0;
-    if (p.batch.num_seqs == 0) return;
+    if (p.batch.num_tokens == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
     if (p.wide) p.prefill->plan_on(p.batch, stream);
     if (p.wide && all_bf16(p.limits.calls)) return;
@@ -201,7 +209,7 @@ class Fa3Backend final : public Backend {
            device::Stream& stream) const override {
     auto& p = static_cast<Fa3Plan&>(plan);
     check_layer(p, layer, kv, io);
-    if (p.batch.num_seqs == 0) return;
+    if (p.batch.num_tokens == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
     if (p.wide && kv.dtype == DType::kBF16) {
       p.prefill->run(p.batch, layer, kv, io, stream);

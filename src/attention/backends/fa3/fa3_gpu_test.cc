@@ -29,6 +29,7 @@ class Fa3Test : public testing::GpuBackendTest {
     for (int32_t window : windows) {
       limits.calls.emplace_back();
       limits.calls.back().layer.window = window;
+      limits.calls.back().kv.dtype = DType::kBF16;
     }
     GpuRun run(*device_, *backend_, limits);
     const Status planned = run.plan(p);

@@ -52,7 +52,7 @@ class TrtllmMlaBackend final : public Backend {
   void plan_on(Plan& plan, device::Stream& stream) const override {
     auto& p = static_cast<RaggedPlan&>(plan);
     const fa3::WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
-    if (p.batch.num_seqs > 0) p.prefill.plan_on(p.batch, stream);
+    if (p.batch.num_tokens > 0) p.prefill.plan_on(p.batch, stream);
   }
 
   void run(Plan& plan, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
@@ -60,7 +60,7 @@ class TrtllmMlaBackend final : public Backend {
     auto& p = static_cast<RaggedPlan&>(plan);
     ATTUNE_CHECK(kv.num_slots == 1);
     const fa3::WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
-    if (p.batch.num_seqs > 0) p.prefill.run(p.batch, layer, kv, io, stream);
+    if (p.batch.num_tokens > 0) p.prefill.run(p.batch, layer, kv, io, stream);
   }
 
  private:
