@@ -49,7 +49,6 @@ struct Cut {
   // position alone. 0: as it suits the batch.
   int32_t fixed = 0;
   int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
-  float item_cost = 1;                       // of beginning and ending an item, in tiles
 };
 
 // A step's layers may have several; there is a plan for each.

@@ -384,10 +384,10 @@ class Loader {
 #pragma unroll
       for (int i = 0; i < kGathered; ++i)
         if (slots[i] >= 0)
-          gather_16(tile + (i * kStep >> kUnitShift) * (S::kKeyBytes << kUnitShift) +
-                        (i * kStep & (kUnit - 1)) * S::kRowBytes,
-                    from + uint64_t{static_cast<uint32_t>(checked(slots[i]))} * page_bytes);
-      gather_arrive(&sm_.full[stage_][part]);
+          copy_16(shared_address(tile + (i * kStep >> kUnitShift) * (S::kKeyBytes << kUnitShift) +
+                                 (i * kStep & (kUnit - 1)) * S::kRowBytes),
+                  from + uint64_t{static_cast<uint32_t>(checked(slots[i]))} * page_bytes);
+      arrive_when_copied(&sm_.full[stage_][part]);
     }
     look_up_rows(key + 2 * kTile, slots);
   }

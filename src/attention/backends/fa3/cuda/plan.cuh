@@ -13,6 +13,7 @@ inline constexpr int kPlanThreads = 1024, kPlanWarps = kPlanThreads / 32;
 // Chunk lengths that are weighed against each other, in tiles: 1 to 8, then four for each doubling,
 // and last what cuts nothing.
 inline constexpr int kPlanLengths = kPlanWarps - 2;
+inline constexpr float kItemCost = 1;  // of beginning and ending an item, in tiles
 __device__ __forceinline__ int32_t planned_length(int which) {
   if (which == kPlanLengths - 1) return 1 << 28;
   return which < 8 ? which + 1 : (4 + which % 4) << (which / 4 - 1);
@@ -168,10 +169,10 @@ class Planner {
     const float rounds = static_cast<float>(chunks) * a_.heads / a_.cut.ctas;
     const float even = static_cast<float>(work) / a_.cut.ctas;
     const float mean = static_cast<float>(total_) / max(chunks, 1);
-    float cost = longest + a_.cut.item_cost;
+    float cost = longest + kItemCost;
     if (rounds > 1)
-      cost = max(even, ceilf(rounds) * longest / 2) + (longest - mean) / 2 +
-             ceilf(rounds) * a_.cut.item_cost;
+      cost =
+          max(even, ceilf(rounds) * longest / 2) + (longest - mean) / 2 + ceilf(rounds) * kItemCost;
     if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
     if (lane() == 0) sm_.costs[warp()] = cost, sm_.lengths[warp()] = length;
     __syncthreads();

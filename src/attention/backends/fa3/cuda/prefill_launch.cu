@@ -4,7 +4,6 @@
 #include "attention/backends/fa3/cuda/prefill_maps.h"
 #include "attention/backends/fa3/cuda/prefill_plan.cuh"
 #include "attention/backends/fa3/prefill_launches.h"
-#include "base/check.h"
 
 namespace attune::attention::fa3 {
 namespace {

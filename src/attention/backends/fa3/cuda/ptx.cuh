@@ -33,13 +33,12 @@ __device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, 
 #endif
 }
 
-// 16 bytes into shared memory.
-__device__ __forceinline__ void gather_16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
-               : "memory");
+// 16 bytes by this thread, and an arrival once all such copies of it before are there; the barrier
+// has been told of the arrival from the start.
+__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// One arrival, when all that this thread has gathered is there.
-__device__ __forceinline__ void gather_arrive(uint64_t* barrier) {
+__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }

@@ -121,17 +121,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 #endif
 }
-// 16 bytes by this thread, and an arrival once all such copies of it before are there; the barrier
-// has been told of the arrival from the start.
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-#endif
-}
 // Barriers by number, 0 is __syncthreads's; `threads` of those that wait and that arrive.
 __device__ __forceinline__ void named_wait(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
