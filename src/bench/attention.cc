@@ -24,31 +24,6 @@ bool has(const std::vector<T>& all, const T& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-bool serves_kind(const Capabilities& c, const AttentionCase& a) {
-  const bool mla = a.heads.mla || a.dense_rows();
-  return has(c.kinds, mla ? attention::AttentionKind::kMla : attention::AttentionKind::kMha);
-}
-
-// Why a backend of the case's kind is not asked at all; empty: it is.
-std::string cannot(const Capabilities& c, const AttentionCase& a, const device::DeviceInfo& info) {
-  const attention::HeadDims dims{a.heads.qk_dim, a.heads.v_dim};
-  const auto& its_dims = a.dense_rows() ? c.ragged_dims : c.head_dims;
-  const tensor::DType act = activations_on(info);
-  if (!has(c.archs, arch_of(info))) return "not for this device";
-  if (!has(c.phases, a.phase)) return cat("not for ", attention::phase_name(a.phase));
-  if (a.dense_rows() && !attention::takes_path(c, Path::kRagged)) return "takes no dense rows";
-  if (!its_dims.empty() && !has(its_dims, dims)) return "not these head sizes";
-  if (!has(c.kv_dtypes, a.kv_dtype)) return cat("no ", tensor::dtype_name(a.kv_dtype), " cache");
-  if (c.kv_as_q && a.kv_dtype != act) return "KV of the queries' type alone";
-  if (!has(c.q_dtypes, act)) return cat("no ", tensor::dtype_name(act), " queries");
-  if (a.tree && !c.tree_mask) return "no tree mask";
-  if (!a.dense_rows() && !c.page_sizes.empty() && !has(c.page_sizes, a.page_size))
-    return "not this page size";
-  if (a.heads.mla && a.phase == Phase::kPrefill && !attention::takes_path(c, Path::kAbsorbed))
-    return "does not take the absorbed path";
-  return "";
-}
-
 struct Candidate {
   const BackendEntry* entry;
   std::unique_ptr<Backend> backend;
@@ -87,6 +62,30 @@ void time_row(const Candidate& candidate, AttentionTimer& timer, int repeats, At
 
 }  // namespace
 
+bool serves_kind(const Capabilities& c, const AttentionCase& a) {
+  const bool mla = a.heads.mla || a.dense_rows();
+  return has(c.kinds, mla ? attention::AttentionKind::kMla : attention::AttentionKind::kMha);
+}
+
+std::string why_not(const Capabilities& c, const AttentionCase& a, const device::DeviceInfo& info) {
+  const attention::HeadDims dims{a.heads.qk_dim, a.heads.v_dim};
+  const auto& its_dims = a.dense_rows() ? c.ragged_dims : c.head_dims;
+  const tensor::DType act = activations_on(info);
+  if (!has(c.archs, arch_of(info))) return "not for this device";
+  if (!has(c.phases, a.phase)) return cat("not for ", attention::phase_name(a.phase));
+  if (a.dense_rows() && !attention::takes_path(c, Path::kRagged)) return "takes no dense rows";
+  if (!its_dims.empty() && !has(its_dims, dims)) return "not these head sizes";
+  if (!has(c.kv_dtypes, a.kv_dtype)) return cat("no ", tensor::dtype_name(a.kv_dtype), " cache");
+  if (c.kv_as_q && a.kv_dtype != act) return "KV of the queries' type alone";
+  if (!has(c.q_dtypes, act)) return cat("no ", tensor::dtype_name(act), " queries");
+  if (a.tree && !c.tree_mask) return "no tree mask";
+  if (!a.dense_rows() && !c.page_sizes.empty() && !has(c.page_sizes, a.page_size))
+    return "not this page size";
+  if (a.heads.mla && a.phase == Phase::kPrefill && !attention::takes_path(c, Path::kAbsorbed))
+    return "does not take the absorbed path";
+  return "";
+}
+
 Status run_attention(const AttentionConfig& config, device::Device& device,
                      const std::function<void(const AttentionRow&)>& told) {
   ATTUNE_ASSIGN_OR_RETURN(const auto grid, attention_grid(config, device.info()));
@@ -110,7 +109,7 @@ Status run_attention(const AttentionConfig& config, device::Device& device,
                        .read_seconds = read.ok() ? *read : 0,
                        .kv_bytes = timer->kv_bytes(),
                        .flops = timer->flops(),
-                       .refused = cannot(candidate.entry->capabilities, c, device.info())};
+                       .refused = why_not(candidate.entry->capabilities, c, device.info())};
       if (row.refused.empty()) time_row(candidate, *timer, config.repeats, row);
       ATTUNE_RETURN_IF_ERROR(stream->status());
       told(row);

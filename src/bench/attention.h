@@ -78,6 +78,12 @@ std::string case_name(const AttentionCase& c);
 // of it what the config asks for. Errors: invalid_argument: a name that is none, or nothing left.
 Result<std::vector<AttentionCase>> attention_grid(const AttentionConfig& config,
                                                   const device::DeviceInfo& device);
+// Whether the case is of a kind (MHA, MLA) that the backend has.
+bool serves_kind(const attention::Capabilities& c, const AttentionCase& a);
+// Why a backend of the case's kind is not asked for it here; empty: it is.
+std::string why_not(const attention::Capabilities& c, const AttentionCase& a,
+                    const device::DeviceInfo& info);
+
 // `told` hears each row as it is done; of backends of the other kind (MHA, MLA) there is none.
 // Errors: attention_grid's; invalid_argument, unsupported: a backend that is none, or not here;
 // resource_exhausted.
