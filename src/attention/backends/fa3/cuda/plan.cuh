@@ -16,7 +16,7 @@ inline constexpr int kPlanLengths = kPlanWarps - 2;
 inline constexpr float kItemCost = 1;  // of beginning and ending an item, in tiles
 __device__ __forceinline__ int32_t planned_length(int which) {
   if (which == kPlanLengths - 1) return 1 << 28;
-  return which < 8 ? which + 1 : (4 + which % 4) << (which / 4 - 1);
+  return which < 8 ? which + 1 : (5 + which % 4) << (which / 4 - 1);
 }
 
 struct PlanShared {
