@@ -122,12 +122,10 @@ class PrefillProducer {
       __syncwarp();
       const uint32_t to = shared_ + (kIsK ? Shape::kK + ring.stage * Shape::kKBytes
                                           : Shape::kV + ring.stage * Shape::kVBytes);
-#pragma unroll 1
-      for (int j = lane_; j < boxes * pieces; j += 32) {
-        const int box = j & (boxes - 1), piece = which + 2 * (j / boxes);
-        const Place from = boxes <= 32 ? now : place(item, tile, box);
+      if (lane_ < boxes * pieces) {
+        const int box = lane_ & (boxes - 1), piece = which + 2 * (lane_ / boxes);
         copy_box(to + piece * Shape::kPieceBytes + box * p_.box_rows * kPieceRow, kIsK ? &k_ : &v_,
-                 piece * 64, from.row, head, from.slot, full);
+                 piece * 64, now.row, head, now.slot, full);
       }
       ring.advance();
     }
