@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "attention/backends/fa3/base2.h"
 #include "attention/backends/fa3/prefill_launches.h"
 #include "base/check.h"
 
 namespace attune::attention::fa3 {
 namespace {
-
-constexpr float kLog2E = 1.4426950408889634f;
 
 // Heads that share a tile's tokens: as many of a group as a warpgroup has rows for.
 int32_t tile_heads(const Limits& l) {

@@ -1,11 +1,10 @@
 // The kernel of decode_load.cuh: what its multiplying warps do.
 #pragma once
 
+#include "attention/backends/fa3/base2.h"
 #include "attention/backends/fa3/cuda/decode_load.cuh"
 
 namespace attune::attention::fa3 {
-
-inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Of the warps that multiply (kConsumers threads), or of those that finish items (kFinishers).
 template <int kThreads>

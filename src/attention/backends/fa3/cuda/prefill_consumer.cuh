@@ -1,6 +1,7 @@
 // The prefill kernel's warpgroups that multiply.
 #pragma once
 
+#include "attention/backends/fa3/base2.h"
 #include "attention/backends/fa3/cuda/prefill_shape.cuh"
 #include "attention/backends/fa3/cuda/prefill_softmax.cuh"
 
@@ -177,7 +178,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
         // tanh x = 1 - 2 / (1 + e^2x)
-        const float e = exp2_fast(s[i] * (p_.to_cap * 2.885390082f));
+        const float e = exp2_fast(s[i] * (p_.to_cap * (2 * kLog2E)));
         s[i] = 1.0f - __fdividef(2.0f, 1.0f + fminf(e, 1e30f));
       }
     }
@@ -293,15 +294,14 @@ class PrefillConsumer {
       const int64_t head = item.head * p_.tile_heads + at.head;
       float sum = softmax.sum[h], top = softmax.top[h] * p_.to_log2;
       if (p_.sinks && r < rows) {
-        const float sink = __ldg(p_.sinks + head) * 1.442695041f;
+        const float sink = __ldg(p_.sinks + head) * kLog2E;
         if (top == -INFINITY) top = sink;
         sum += exp2_fast(sink - top);
       }
       scale[h] = sum > 0 ? __fdividef(1.0f, sum) : 0.0f;
       const int64_t token = item.block.first_row + half_ * p_.tile_tokens + at.token;
       if (p_.lse && lane_ % 4 == 0 && r < rows)
-        p_.lse[token * p_.q_heads + head] =
-            sum > 0 ? (top + __log2f(sum)) * 0.6931471806f : -INFINITY;
+        p_.lse[token * p_.q_heads + head] = sum > 0 ? (top + __log2f(sum)) * kLn2 : -INFINITY;
     }
   }
 
