@@ -67,39 +67,43 @@ Prefill::Prefill(device::Device& device, const Limits& limits, void* workspace)
       near_bytes_(device.info().l2_bytes / 4),
       tile_heads_(tile_heads(limits)),
       tile_tokens_(kGroupRows / tile_heads_),
-      parts_(static_cast<float*>(workspace)) {
+      part_sums_(static_cast<float*>(workspace)) {
   ATTUNE_CHECK(has_kernel(limits));
   const Sizes s = sizes_of(limits, ctas_);
+  heads_ = s.heads;
+  block_tokens_ = s.block_tokens;
+  max_items_ = s.max_items;
+  part_scales_ = part_sums_ + int64_t{s.max_items} * kPrefillRows * limits.v_dim;
   auto memory = device.allocate(s.sequences_at() + int64_t{limits.max_seqs} * 8, "a prefill plan");
-  if (memory.ok()) {
-    memory_ = std::move(*memory);
-  } else {
-    status_ = memory.status();
-  }
+  status_ = memory.status();
+  if (!memory.ok()) return;
+  memory_ = std::move(*memory);
+  char* at = memory_.as<char>();
+  blocks_ = reinterpret_cast<PrefillBlock*>(at + s.blocks_at());
+  counters_ = reinterpret_cast<PrefillCounters*>(blocks_) - 1;
+  scratch_ = reinterpret_cast<int32_t*>(at + s.sequences_at());
 }
 
 void Prefill::plan_on(const Batch& batch, device::Stream& stream) const {
-  const Sizes s = sizes_of(limits_, ctas_);
-  char* at = memory_.as<char>();
   const int64_t tile_bytes = int64_t{kPrefillKeys} * (limits_.qk_dim + limits_.v_dim) * 2;
-  const int64_t near = near_bytes_ / tile_bytes * s.heads / limits_.kv_heads;
+  const int64_t near = near_bytes_ / tile_bytes * heads_ / limits_.kv_heads;
   const bool rows = reads_rows(batch.path);
   PrefillPlanParams p;
   p.q_indptr = batch.on_device.q_indptr;
   p.kv_len = batch.on_device.kv_len;
   p.starts = rows ? batch.on_device.kv_start : batch.on_device.page_indptr;
   p.num_seqs = batch.num_seqs;
-  p.heads = s.heads;
-  p.block_tokens = s.block_tokens;
+  p.heads = heads_;
+  p.block_tokens = block_tokens_;
   p.causal = batch.causal;
   p.near_tiles = static_cast<int32_t>(std::clamp<int64_t>(near, 1, 1 << 30));
   p.ctas = ctas_;
   p.num_splits = batch.deterministic ? 1 : limits_.tuning.num_splits;
-  p.max_items = s.max_items;
-  p.groups = reinterpret_cast<int32_t*>(at + s.sequences_at());
-  p.block_starts = p.groups + limits_.max_seqs;
-  p.blocks = reinterpret_cast<PrefillBlock*>(at + s.blocks_at());
-  p.counters = reinterpret_cast<PrefillCounters*>(p.blocks) - 1;
+  p.max_items = max_items_;
+  p.groups = scratch_;
+  p.block_starts = scratch_ + limits_.max_seqs;
+  p.blocks = blocks_;
+  p.counters = counters_;
   launch_prefill_plan(stream, p);
 }
 
@@ -109,8 +113,6 @@ void Prefill::run(const Batch& batch, const LayerParams& layer, const kv::PagedK
   ATTUNE_CHECK(kv.k_dim == limits_.qk_dim && kv.v_dim == limits_.v_dim);
   ATTUNE_CHECK(kv.dtype == tensor::DType::kBF16 && io.q_dtype == kv.dtype &&
                io.out_dtype == kv.dtype && !batch.tree_mask);
-  const Sizes s = sizes_of(limits_, ctas_);
-  char* at = memory_.as<char>();
   const bool rows = reads_rows(batch.path);
   PrefillCall call{.kv = kv,
                    .q = io.q,
@@ -119,14 +121,14 @@ void Prefill::run(const Batch& batch, const LayerParams& layer, const kv::PagedK
                    .ctas = ctas_,
                    .params = {}};
   PrefillParams& p = call.params;
-  p.blocks = reinterpret_cast<const PrefillBlock*>(at + s.blocks_at());
-  p.counters = reinterpret_cast<PrefillCounters*>(at + s.blocks_at()) - 1;
+  p.blocks = blocks_;
+  p.counters = counters_;
   p.page_slots = rows ? nullptr : batch.on_device.page_slots;
   p.out = io.out;
   p.lse = io.lse;
   p.sinks = layer.sinks;
-  p.part_sums = parts_;
-  p.part_scales = parts_ + int64_t{s.max_items} * kPrefillRows * limits_.v_dim;
+  p.part_sums = part_sums_;
+  p.part_scales = part_scales_;
   p.arrivals = memory_.as<uint32_t>();
   p.out_stride = io.out_stride;
   p.q_heads = layer.q_heads;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/backend.h"
+#include "attention/backends/fa3/cuda/prefill_params.h"
 #include "device/device.h"
 
 namespace attune::attention::fa3 {
@@ -31,8 +32,13 @@ class Prefill {
   int32_t ctas_ = 0;
   int64_t near_bytes_ = 0;
   int32_t tile_heads_ = 0, tile_tokens_ = 0;
-  device::Buffer memory_;
-  float* parts_ = nullptr;
+  int32_t heads_ = 0, block_tokens_ = 0;  // of a launch; of a block
+  device::Buffer memory_;                 // arrivals, counters, blocks, the plan's scratch
+  PrefillCounters* counters_ = nullptr;
+  PrefillBlock* blocks_ = nullptr;
+  int32_t* scratch_ = nullptr;
+  int32_t max_items_ = 0;  // of split keys
+  float *part_sums_ = nullptr, *part_scales_ = nullptr;
   Status status_;
 };
 
