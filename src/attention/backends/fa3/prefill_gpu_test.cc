@@ -105,17 +105,7 @@ TEST_F(Fa3PrefillTest, GraphsServeOtherLengths) {
   o.seqs = {{100, 900}, {0, 15}, {0, 0}, {0, 0}};
   o.seed = 8;
   steps.emplace_back(o);
-  Limits limits = limits_of(o);
-  for (const Problem& p : steps) limits.num_slots = std::max(limits.num_slots, p.num_slots);
-  GpuRun run(*device_, *backend_, limits);
-  ASSERT_TRUE(run.plan(steps[0]).ok());
-  auto graph = run.stream().capture("a test", [&] { run.launch(true); });
-  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
-  for (size_t i = 0; i < steps.size(); ++i) {
-    ASSERT_TRUE(run.plan(steps[i]).ok());
-    (*graph)->launch(run.stream());
-    run.expect_right(base::cat("graph, step ", i), true);
-  }
+  check_graph("prefill", steps);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@ namespace attune::attention {
 namespace {
 
 using tensor::DType;
-using testing::GpuRun;
 using testing::Problem;
 using testing::ProblemOptions;
 using testing::Seq;
@@ -200,18 +199,7 @@ TEST_F(FlashinferTest, GraphsServeOtherLengths) {
     o.seqs = {{q, 900}, {q, 15}, {q, 33}, {0, 0}, {0, 0}};
     o.seed = 8;
     steps.emplace_back(o);
-    Limits limits = limits_of(o);
-    for (const Problem& p : steps) limits.num_slots = std::max(limits.num_slots, p.num_slots);
-    GpuRun run(*device_, *backend_, limits);
-    ASSERT_TRUE(run.plan(steps[0]).ok());
-    auto graph = run.stream().capture("a test", [&] { run.launch(true); });
-    ASSERT_TRUE(graph.ok()) << graph.status().to_string();
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const Status planned = run.plan(steps[i]);
-      ASSERT_TRUE(planned.ok()) << planned.to_string();
-      (*graph)->launch(run.stream());
-      run.expect_right(base::cat("graph, ", c.q_heads, "/", c.kv_heads, ", step ", i), true);
-    }
+    check_graph(base::cat(c.q_heads, "/", c.kv_heads), steps);
   }
 }
 

@@ -6,7 +6,6 @@
 namespace attune::attention {
 namespace {
 
-using testing::GpuRun;
 using testing::Problem;
 using testing::ProblemOptions;
 using testing::Seq;
@@ -82,18 +81,7 @@ TEST_F(FlashinferMlaTest, GraphsServeOtherLengths) {
     steps.emplace_back(latent(heads, {{1, 5000}, {1, 300}, {1, 64}, {1, 4}}, Phase::kDecode, 64));
     steps.emplace_back(latent(heads, {{1, 9}, {1, 64}, {1, 1300}, {1, 77}}, Phase::kDecode, 64));
     steps.emplace_back(latent(heads, {{1, 900}, {1, 15}, {0, 0}, {0, 0}}, Phase::kDecode, 64));
-    Limits limits = limits_of(steps[0].o);
-    for (const Problem& p : steps) limits.num_slots = std::max(limits.num_slots, p.num_slots);
-    GpuRun run(*device_, *backend_, limits);
-    ASSERT_TRUE(run.plan(steps[0]).ok());
-    auto graph = run.stream().capture("a test", [&] { run.launch(true); });
-    ASSERT_TRUE(graph.ok()) << graph.status().to_string();
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const Status planned = run.plan(steps[i]);
-      ASSERT_TRUE(planned.ok()) << planned.to_string();
-      (*graph)->launch(run.stream());
-      run.expect_right(base::cat("graph, ", heads, " heads, step ", i), true);
-    }
+    check_graph(base::cat(heads, " heads"), steps);
   }
 }
 

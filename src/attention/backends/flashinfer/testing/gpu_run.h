@@ -221,6 +221,23 @@ class GpuBackendTest : public ::testing::Test {
     }
   }
 
+  // A graph of the first problem's launch serves all of them, whose arrays and pools must find room
+  // where its were.
+  void check_graph(const std::string& what, const std::vector<Problem>& steps) {
+    Limits limits = limits_of(steps[0].o);
+    for (const Problem& p : steps) limits.num_slots = std::max(limits.num_slots, p.num_slots);
+    GpuRun run(*device_, *backend_, limits);
+    ASSERT_TRUE(run.plan(steps[0]).ok()) << what;
+    auto graph = run.stream().capture("a test", [&] { run.launch(true); });
+    ASSERT_TRUE(graph.ok()) << what << ": " << graph.status().to_string();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const Status planned = run.plan(steps[i]);
+      ASSERT_TRUE(planned.ok()) << what << ": " << planned.to_string();
+      (*graph)->launch(run.stream());
+      run.expect_right(what + ", graph, step " + std::to_string(i), true);
+    }
+  }
+
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<Backend> backend_;
 };
