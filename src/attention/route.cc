@@ -1,6 +1,7 @@
 #include "attention/route.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "attention/registry.h"
 #include "base/check.h"
@@ -102,11 +103,13 @@ Result<Choice> Router::route(const Batch& batch, const PlanFn& plan) {
     }
     ATTUNE_RETURN_IF_ERROR(planned);
     const bool fallback = i > 0;
-    entry.batches[static_cast<size_t>(batch.path)][fallback].fetch_add(1,
-                                                                       std::memory_order_relaxed);
-    if (fallback && !entry.told.exchange(true, std::memory_order_relaxed))
-      base::log_warning("attention for ", phase_name(batch.phase), " falls back to ", name, " (",
-                        join(refusals), "); later fallbacks are only counted");
+    const auto path = static_cast<size_t>(batch.path);
+    entry.batches[path][fallback].fetch_add(1, std::memory_order_relaxed);
+    // Once for each path: that a backend has no absorbed extend (M5) hides no other reason.
+    if (fallback && !std::exchange(entry.told[path], true))
+      base::log_warning("attention for ", phase_name(batch.phase), " (", path_name(batch.path),
+                        ") falls back to ", name, " (", join(refusals),
+                        "); later ones are only counted");
     return choice;
   }
   return unsupported(cat("no attention backend serves this ", phase_name(batch.phase),

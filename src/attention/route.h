@@ -64,9 +64,9 @@ class Router {
   // For tests: backends that the registry does not know. REQUIRES: every name is one of theirs.
   Router(std::vector<std::unique_ptr<Backend>> backends, const BackendOrder& order);
 
-  // Once per batch and step, from one thread. A fallback is counted, and logged the first time with
-  // its reason. `plan` makes a choice ready: where it says unsupported, the next one is tried; its
-  // other errors are returned. Errors: unsupported, with every backend's reasons.
+  // Once per batch and step, from one thread. A fallback is counted, and on each path logged the
+  // first time with its reason. `plan` makes a choice ready: where it says unsupported, the next
+  // one is tried; its other errors are returned. Errors: unsupported, with every backend's reasons.
   using PlanFn = std::function<Status(const Choice&)>;
   Result<Choice> route(const Batch& batch, const PlanFn& plan = nullptr);
 
@@ -80,7 +80,7 @@ class Router {
   struct Entry {
     int backend;
     std::array<std::array<std::atomic<uint64_t>, 2>, kNumPaths> batches{};  // by path and fallback
-    std::atomic<bool> told{false};
+    std::array<bool, kNumPaths> told{};                                     // of a fallback
   };
   struct List {
     std::vector<std::unique_ptr<Entry>> entries;

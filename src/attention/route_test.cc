@@ -1,5 +1,6 @@
 #include "attention/route.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 
 namespace attune::attention {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Serves batches of up to `max_seqs`.
 class PickyBackend final : public Backend {
@@ -42,6 +45,16 @@ Router picky_router() {
                                        {.backends = {"medium"}},
                                        {},
                                        {.backends = {"medium", "small"}}}});
+}
+
+// "backend/path count", and whether by fallback.
+std::vector<std::string> counted(const Router& router, Phase phase) {
+  std::vector<std::string> lines;
+  for (const RouteCount& c : router.counts())
+    if (c.phase == phase)
+      lines.push_back(c.backend + "/" + path_name(c.path) + " " + std::to_string(c.count) +
+                      (c.fallback ? " fallback" : ""));
+  return lines;
 }
 
 Batch batch_of(Phase phase, int32_t seqs) {
@@ -127,7 +140,8 @@ TEST(Router, TakesTheOrderOfTheNearestCell) {
   EXPECT_EQ(lines, (std::vector<std::string>{"many 2", "one 2", "rest 0 fallback"}));
 }
 
-// M5, bug report 12361: whose backend has no absorbed extend does not get one; the next has it.
+// M5, bug report 12361: whose backend has no absorbed extend does not get one; the next has it, as
+// a fallback.
 TEST(Router, APathThatABackendLacksGoesToTheNext) {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::make_unique<PickyBackend>("ragged", 9, std::vector{Path::kRagged}));
@@ -140,13 +154,41 @@ TEST(Router, APathThatABackendLacksGoesToTheNext) {
     return choice.ok() ? choice->backend->capabilities().name : choice.status().message();
   };
   EXPECT_EQ(name(Phase::kPrefill, Path::kRagged), "ragged");
-  EXPECT_EQ(name(Phase::kPrefill, Path::kAbsorbed), "both");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(name(Phase::kPrefill, Path::kAbsorbed), "both");
   EXPECT_EQ(name(Phase::kDecode, Path::kAbsorbed), "ragged");  // M8: only extends have paths
+  EXPECT_EQ(counted(router, Phase::kPrefill),
+            (std::vector<std::string>{"ragged/ragged 1", "both/absorbed 2 fallback"}));
+  EXPECT_EQ(counted(router, Phase::kDecode),
+            (std::vector<std::string>{"ragged/absorbed 1", "both/paged 0 fallback"}));
   // Nor a path of parts to be merged without the LSE that merges them.
   EXPECT_TRUE(takes_path({.extend_paths = {Path::kChunked}, .lse_out = true}, Path::kChunked));
   EXPECT_FALSE(takes_path({.extend_paths = {Path::kChunked}}, Path::kChunked));
   EXPECT_NE(name(Phase::kPrefill, Path::kChunked).find("both: has no chunked path"),
             std::string::npos);
+}
+
+// Each path's reason is logged, once.
+TEST(Router, AFallbackOnOnePathDoesNotHideThatOnAnother) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::make_unique<PickyBackend>("ragged", 9, std::vector{Path::kRagged}));
+  backends.push_back(
+      std::make_unique<PickyBackend>("both", 9, std::vector{Path::kRagged, Path::kAbsorbed}));
+  Router router(std::move(backends), {{{.backends = {"ragged", "both"}}, {}, {}, {}}});
+  const auto logged = [&](Path path, const Router::PlanFn& plan) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(router.route({.phase = Phase::kPrefill, .path = path, .num_seqs = 1}, plan).ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto refusing = [](const Choice& choice) {
+    return choice.index == 0 ? unsupported("no kernel") : Status();
+  };
+  EXPECT_THAT(logged(Path::kAbsorbed, nullptr), HasSubstr("ragged: has no absorbed path"));
+  EXPECT_THAT(logged(Path::kRagged, refusing), HasSubstr("ragged: no kernel"));
+  EXPECT_EQ(logged(Path::kAbsorbed, nullptr), "");
+  EXPECT_EQ(logged(Path::kRagged, refusing), "");
+  EXPECT_EQ(counted(router, Phase::kPrefill),
+            (std::vector<std::string>{"ragged/paged 0", "both/ragged 2 fallback",
+                                      "both/absorbed 2 fallback"}));
 }
 
 // B-12: every refusal with its reason.

@@ -99,8 +99,11 @@ Json stats_json(const EngineStats& stats) {
   json.set("steps", stats.steps);
   json.set("host_seconds", stats.host_seconds);
   json.set("generation_throughput", stats.generation_throughput);
-  for (const EngineStats::AttentionRoute& route : stats.attention_routes)
-    routes.set(route.phase + "/" + route.backend + "/" + route.path, route.batches);
+  for (const EngineStats::AttentionRoute& route : stats.attention_routes) {
+    const std::string name = route.phase + "/" + route.backend + "/" + route.path;
+    const Json* others = routes.find(name);  // as a fallback, or as the first choice
+    routes.set(name, route.batches + (others ? static_cast<uint64_t>(others->as_int()) : 0));
+  }
   json.set("attention_routes", std::move(routes));
   json.set("hicache", hicache_json(stats.hicache));
   Json tiers{Json::Array{}};

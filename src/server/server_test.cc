@@ -451,7 +451,12 @@ TEST_F(ServerLifeTest, BugK03MetricsAreWellFormed) {
     EXPECT_FALSE(std::isnan(metric(reply.body, name, "model_name=\"fake-model\""))) << name;
     EXPECT_NE(reply.body.find("# HELP attune:" + std::string(name) + " "), std::string::npos);
   }
-  EXPECT_GE(metric(reply.body, "attention_route_total", "phase=\"decode\",backend=\"fake\""), 1);
+  const char* route = "phase=\"decode\",backend=\"fake\",path=\"paged\",fallback=";
+  const double first = metric(reply.body, "attention_route_total", std::string(route) + "\"0\"");
+  EXPECT_GE(first, 1);
+  EXPECT_EQ(metric(reply.body, "attention_route_total", std::string(route) + "\"1\""), 7);
+  const Json info = parse(get("/get_server_info").body);
+  EXPECT_GE(at(info, "stats", "attention_routes", "decode/fake/paged").as_double(), first + 7);
   EXPECT_EQ(reply.body.find("hicache"), std::string::npos);  // of what is off
   for (const char* tier : {"device", "host", "storage"}) {   // K-07
     EXPECT_EQ(metric(reply.body, "cached_tokens_total", "tier=\"" + std::string(tier) + "\""), 0);

@@ -173,7 +173,8 @@ EngineStats FakeEngine::stats() const {
   stats.requests_finished = finished_;
   stats.requests_aborted = aborted_;
   stats.steps = steps_;
-  stats.attention_routes = {{"decode", "fake", "paged", steps_, false}};
+  stats.attention_routes = {{"decode", "fake", "paged", 7, true},
+                            {"decode", "fake", "paged", steps_, false}};
   stats.device_failure = device_failure_;
   stats.hicache = hicache;
   stats.cache_tiers = cache_tiers;
