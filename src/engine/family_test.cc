@@ -1,9 +1,10 @@
 // Every model family against the logits that transformers computes for small random models
-// (tools/golden_families.py, golden_deepseek.py, golden_qwen3_moe.py), whole and in chunks,
-// prefilled and decoded.
+// (tools/golden_families.py, golden_deepseek.py, golden_qwen3_moe.py, golden_gpu.py), whole and in
+// chunks, prefilled and decoded.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "engine/testing.h"
 
@@ -23,10 +24,11 @@ std::vector<double> log_softmax(const formats::Json& logits) {
   return out;
 }
 
-void expect_row(const LogprobEntry& got, const std::vector<double>& want) {
+// Logits have 4 or 5 digits behind the point.
+void expect_row(const LogprobEntry& got, const std::vector<double>& want, double near) {
   ASSERT_EQ(got.top.size(), want.size());
   for (const TokenLogprob& t : got.top)
-    EXPECT_NEAR(t.logprob, want[t.token], 1e-4) << "token " << t.token;
+    EXPECT_NEAR(t.logprob, want[t.token], near) << "token " << t.token;
 }
 
 struct Case {
@@ -41,6 +43,31 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 constexpr char kDeepseek[] = "families/deepseek.json";
 constexpr char kQwen3Moe[] = "families/qwen3_moe.json";
+constexpr char kGpu[] = "families/gpu.json";  // heads of the sizes that GPU libraries serve
+
+struct Golden {
+  std::vector<TokenId> ids, rows;             // rows: places whose logits are known
+  std::vector<std::vector<double>> logprobs;  // of the rows
+  double near = 1e-4;
+};
+
+Golden golden_of(const Case& c) {
+  const formats::Json file = read_golden(c.logits);
+  const formats::Json* logits = file.find("models")->find(c.golden);
+  Golden golden;
+  if (c.logits == kGpu) {  // ids of each model's own, and every row
+    golden.near = 2e-4;
+    golden.ids = ids_of(*logits->find("ids"));
+    golden.rows.resize(golden.ids.size());
+    std::iota(golden.rows.begin(), golden.rows.end(), 0);
+    logits = logits->find("logits");
+  } else {
+    golden.ids = ids_of(*file.find("ids"));
+    golden.rows = ids_of(*file.find("rows"));
+  }
+  for (const formats::Json& row : logits->as_array()) golden.logprobs.push_back(log_softmax(row));
+  return golden;
+}
 
 class Family : public ::testing::TestWithParam<Case> {
  protected:
@@ -55,9 +82,9 @@ class Family : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(Family, LogitsAreThoseOfTransformers) {
-  const formats::Json golden = read_golden(GetParam().logits);
-  const std::vector<TokenId> ids = ids_of(*golden.find("ids"));
-  const formats::Json& rows = *golden.find("models")->find(GetParam().golden);
+  const Golden golden = golden_of(GetParam());
+  const std::vector<TokenId>&ids = golden.ids, &which = golden.rows;
+  ASSERT_EQ(which.size(), golden.logprobs.size());
   const auto n = static_cast<int32_t>(ids.size());
   for (const auto& [chunk, attention] : {std::pair{256, "cpu"}, {7, "cpu"}, {256, "reference"}}) {
     SCOPED_TRACE(std::to_string(chunk) + " " + attention);
@@ -77,13 +104,12 @@ TEST_P(Family, LogitsAreThoseOfTransformers) {
     ASSERT_EQ(run->error, "");
     ASSERT_EQ(run->prompt_logprobs.size(), ids.size() - 1);
     ASSERT_EQ(run->logprobs.size(), 1u);
-    const std::vector<TokenId> which = ids_of(*golden.find("rows"));
     for (size_t i = 0; i < which.size(); ++i) {
       SCOPED_TRACE("row " + std::to_string(which[i]));
       const LogprobEntry& got = which[i] == n - 1
                                     ? run->logprobs[0]
                                     : run->prompt_logprobs[which[i] + 1 - run->prompt_first];
-      expect_row(got, log_softmax(rows.as_array()[i]));
+      expect_row(got, golden.logprobs[i], golden.near);
     }
   }
 }
@@ -91,7 +117,7 @@ TEST_P(Family, LogitsAreThoseOfTransformers) {
 // Decoding token by token gives what one prefill of the same tokens gives: across pages and
 // windows.
 TEST_P(Family, DecodeEqualsPrefill) {
-  const std::vector<TokenId> ids = ids_of(*read_golden(GetParam().logits).find("ids"));
+  const std::vector<TokenId> ids = golden_of(GetParam()).ids;
   auto engine = make_engine(options());
   ASSERT_TRUE(engine);
   const std::vector<TokenId> head(ids.begin(), ids.begin() + 5);
@@ -118,17 +144,21 @@ TEST_P(Family, DecodeEqualsPrefill) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Family,
-    ::testing::Values(Case{"llama", "llama"}, Case{"llama.gguf", "llama"}, Case{"llama3", "llama3"},
-                      Case{"llama_yarn", "llama_yarn"}, Case{"mistral", "mistral"},
-                      Case{"qwen2", "qwen2"}, Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"},
-                      Case{"qwen3_moe", "qwen3_moe", kQwen3Moe},
-                      Case{"qwen3_moe.gguf", "qwen3_moe", kQwen3Moe},
-                      Case{"qwen3_moe_mixed", "qwen3_moe_mixed", kQwen3Moe},
-                      Case{"deepseek_v2", "deepseek_v2", kDeepseek},
-                      Case{"deepseek_v2.gguf", "deepseek_v2", kDeepseek},
-                      Case{"deepseek_v2_groups", "deepseek_v2_groups", kDeepseek},
-                      Case{"deepseek_v3", "deepseek_v3", kDeepseek},
-                      Case{"deepseek_v3.gguf", "deepseek_v3", kDeepseek}),
+    ::testing::Values(
+        Case{"llama", "llama"}, Case{"llama.gguf", "llama"}, Case{"llama3", "llama3"},
+        Case{"llama_yarn", "llama_yarn"}, Case{"mistral", "mistral"}, Case{"qwen2", "qwen2"},
+        Case{"qwen2.gguf", "qwen2"}, Case{"qwen3", "qwen3"},
+        Case{"qwen3_moe", "qwen3_moe", kQwen3Moe}, Case{"qwen3_moe.gguf", "qwen3_moe", kQwen3Moe},
+        Case{"qwen3_moe_mixed", "qwen3_moe_mixed", kQwen3Moe},
+        Case{"deepseek_v2", "deepseek_v2", kDeepseek},
+        Case{"deepseek_v2.gguf", "deepseek_v2", kDeepseek},
+        Case{"deepseek_v2_groups", "deepseek_v2_groups", kDeepseek},
+        Case{"deepseek_v3", "deepseek_v3", kDeepseek},
+        Case{"deepseek_v3.gguf", "deepseek_v3", kDeepseek}, Case{"llama_d64", "llama_d64", kGpu},
+        Case{"mistral_d64", "mistral_d64", kGpu}, Case{"qwen3_d128", "qwen3_d128", kGpu},
+        Case{"qwen3_moe_d128", "qwen3_moe_d128", kGpu},
+        Case{"deepseek_v2_576", "deepseek_v2_576", kGpu},
+        Case{"deepseek_v3_576", "deepseek_v3_576", kGpu}),
     [](const auto& info) {
       std::string name = info.param.file;
       for (char& c : name) c = c == '.' ? '_' : c;

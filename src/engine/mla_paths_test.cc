@@ -3,107 +3,20 @@
 // Rows M1 to M8 and S12 of docs/selection-rules.md.
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
-
-#include "engine/testing.h"
+#include "engine/mla_paths_cases.h"
 
 namespace attune {
 namespace {
 
-using engine::testing::Collector;
-using engine::testing::make_engine;
-using engine::testing::start;
-using engine::testing::Started;
+using engine::testing::mla::Answer;
+using engine::testing::mla::kNewTokens;
+using engine::testing::mla::options_of;
+using engine::testing::mla::Outcome;
+using engine::testing::mla::prompts;
+using engine::testing::mla::run;
 
-constexpr int32_t kNewTokens = 12;
-
-// Two documents, each followed by tails of many lengths; page 16, so that prefix hits end within
-// chunks, and chunks within pages.
-std::vector<std::vector<TokenId>> prompts() {
-  std::mt19937 random(3);
-  const auto ids = [&](int n) {
-    std::vector<TokenId> made(n);
-    for (TokenId& id : made) id = static_cast<TokenId>(3 + random() % 93);
-    return made;
-  };
-  std::vector<std::vector<TokenId>> all;
-  for (int document : {200, 403}) {
-    const std::vector<TokenId> base = ids(document);
-    all.push_back(base);
-    for (int tail : {1, 5, 17, 64, 130}) {
-      all.push_back(base);
-      const std::vector<TokenId> more = ids(tail);
-      all.back().insert(all.back().end(), more.begin(), more.end());
-    }
-  }
-  return all;
-}
-
-Options options_of(const char* model) {
-  Options options;
-  options.model = std::string(ATTUNE_SOURCE_DIR) + "/tests/golden/families/" + model;
-  options.dtype = "float32";
-  options.max_total_tokens = 16384;
-  options.chunked_prefill_size = 1024;
-  return options;
-}
-
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<float> logprobs;  // of the tokens
-  std::vector<float> margins;   // to the second likeliest
-};
-
-struct Outcome {
-  std::vector<Answer> answers;
-  std::map<std::string, uint64_t> routes;  // "prefill/cpu/ragged"
-};
-
-// The documents first, so that the others find them in the cache; then the rest, at once or one
-// after another.
-Outcome run(const Options& options, bool together) {
-  Outcome out;
-  auto engine = make_engine(options);
-  if (!engine) return out;
-  std::vector<Started> started;
-  for (const std::vector<TokenId>& prompt : prompts()) {
-    started.push_back(start(
-        *engine, prompt,
-        {.temperature = 0, .max_new_tokens = kNewTokens, .ignore_eos = true, .top_logprobs = 2}));
-    if (!together || started.size() % 6 == 1) started.back()->wait();
-  }
-  for (Started& s : started) {
-    s->wait();
-    EXPECT_EQ(s->error, "");
-    Answer answer{s->tokens, {}, {}};
-    for (const LogprobEntry& e : s->logprobs) {
-      answer.logprobs.push_back(e.chosen.logprob);
-      answer.margins.push_back(e.top[0].logprob - e.top[1].logprob);
-    }
-    out.answers.push_back(std::move(answer));
-  }
-  const EngineStats stats = engine->stats();
-  EXPECT_EQ(stats.running_requests, 0);
-  for (const EngineStats::AttentionRoute& r : stats.attention_routes)
-    out.routes[r.phase + "/" + r.backend + "/" + r.path] += r.batches;
-  return out;
-}
-
-// The same tokens as long as the choice is no toss-up, and their log-probabilities.
 void expect_same_answers(const Outcome& got, const Outcome& want) {
-  ASSERT_EQ(got.answers.size(), want.answers.size());
-  for (size_t i = 0; i < want.answers.size(); ++i) {
-    const Answer &g = got.answers[i], &w = want.answers[i];
-    ASSERT_EQ(g.tokens.size(), static_cast<size_t>(kNewTokens)) << "prompt " << i;
-    for (int32_t t = 0; t < kNewTokens; ++t) {
-      if (g.tokens[t] != w.tokens[t]) {
-        EXPECT_LT(w.margins[t], 1e-3) << "prompt " << i << ", token " << t;
-        break;
-      }
-      EXPECT_NEAR(g.logprobs[t], w.logprobs[t], 1e-3) << "prompt " << i << ", token " << t;
-    }
-  }
+  engine::testing::mla::expect_same_answers(got, want, 1e-3f);
 }
 
 const Outcome& reference() {
@@ -212,7 +125,8 @@ TEST(MlaPaths, DeterministicInferenceChangesNoBit) {
     for (const auto& [route, batches] : got.routes)
       EXPECT_TRUE(batches == 0 || route.ends_with("/absorbed")) << route;
     std::vector<float> all;
-    for (const Answer& a : got.answers) all.insert(all.end(), a.logprobs.begin(), a.logprobs.end());
+    for (const Answer& a : got.answers)
+      for (const LogprobEntry& row : a.rows) all.push_back(row.chosen.logprob);
     return all;
   };
   const std::vector<float> base = bits(1024, 16, 0, false, false);
