@@ -43,7 +43,8 @@ std::vector<AttentionCase> gpu_shapes() {
       {load(kDecode, 1, 1, 1024), load(kDecode, 1, 1, 8192), load(kDecode, 1, 1, 32768),
        load(kDecode, 4, 1, 1024), load(kDecode, 8, 1, 4096), load(kDecode, 16, 1, 2048),
        load(kDecode, 64, 1, 4096), load(kDecode, 128, 1, 2048), load(kDecode, 256, 1, 1024),
-       load(kDecode, 64, 1, 8192, true)});
+       // As schedulers make them: no multiple of what a GPU does at once.
+       load(kDecode, 64, 1, 8192, true), load(kDecode, 17, 1, 1024), load(kDecode, 20, 1, 4096)});
   add(all, kWideGqa, {load(kDecode, 64, 1, 4096)});
   add(all, kMha, {load(kDecode, 64, 1, 2048)});
   add(all, kSmall, {load(kDecode, 64, 1, 1024)});

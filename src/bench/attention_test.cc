@@ -42,8 +42,9 @@ std::string refused(const AttentionConfig& config) {
 TEST(AttentionGrid, HasTheShapesThatPeersArePublishedWith) {
   const auto all = names({.page_sizes = {1, 16, 64}});
   for (const char* page : {"1", "16", "64"}) {
-    for (const char* batch : {"1x1024", "4x1024", "16x2048", "1x8192", "1x32768", "8x4096",
-                              "64x4096", "128x2048", "256x1024", "64x1..8192"})
+    for (const char* batch :
+         {"1x1024", "4x1024", "16x2048", "1x8192", "1x32768", "8x4096", "64x4096", "128x2048",
+          "256x1024", "64x1..8192", "17x1024", "20x4096"})
       EXPECT_THAT(all, Contains("decode 32/8 128/128 " + std::string(batch) + " page " + page +
                                 " bfloat16"));
     for (const char* shape : {"decode 64/8 128/128 64x4096", "decode 32/32 128/128 64x2048",

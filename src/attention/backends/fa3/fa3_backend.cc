@@ -106,6 +106,16 @@ bool all_bf16(const std::vector<Call>& calls) {
                                        [](const Call& c) { return c.kv.dtype == DType::kBF16; });
 }
 
+// What is read in the time that an item takes to begin and end, and that a launch's parts take to
+// be added up (measured on an H200).
+constexpr float kItemBytes = 32 << 10, kSplitBytes = 80 << 10;
+float tile_bytes(const Fa3Plan& p) {
+  const Limits& l = p.limits;
+  const DType dtype = l.calls.empty() ? DType::kBF16 : l.calls.front().kv.dtype;
+  return static_cast<float>(
+      tensor::dtype_bytes(dtype, int64_t{planned_tile(p.block_rows)} * (l.qk_dim + l.v_dim)));
+}
+
 bool has_prefill(const Limits& l) {
   return Prefill::has_kernel(l) && may_be_bf16(l.calls);
 }
@@ -183,7 +193,7 @@ class Fa3Backend final : public Backend {
     PlanArgs args{.at = p.batch.on_device,
                   .num_seqs = p.batch.num_seqs,
                   .causal = p.batch.causal,
-                  .group = p.sizes.group,
+                  .group = Group(p.sizes.group),
                   .heads = p.sizes.heads,
                   .block_rows = p.block_rows,
                   .page_size = p.limits.page_size,
@@ -192,7 +202,9 @@ class Fa3Backend final : public Backend {
                           .num_splits = p.batch.deterministic ? 0 : p.limits.tuning.num_splits,
                           .fixed = p.batch.deterministic ? kFixedKeys : 0,
                           .max_chunks = p.sizes.max_chunks(),
-                          .max_partials = p.sizes.max_partials(p.block_rows)},
+                          .max_partials = p.sizes.max_partials(p.block_rows),
+                          .item_cost = kItemBytes / tile_bytes(p),
+                          .split_cost = kSplitBytes / tile_bytes(p)},
                   .num_windows = static_cast<int32_t>(p.windows.size()),
                   .scratch = p.scratch(),
                   .scratch_stride = plan_scratch(p.limits.max_seqs, p.sizes.max_blocks),
@@ -224,8 +236,8 @@ class Fa3Backend final : public Backend {
         .layer = layer,
         .kv = kv,
         .io = io,
+        .group = Group(p.sizes.group),
         .heads = p.sizes.heads,
-        .group = p.sizes.group,
         .share = p.sizes.share,
         .causal = p.batch.causal,
         .early = p.runs > 0 && stream.pdl(),

@@ -21,6 +21,17 @@ constexpr int32_t planned_tile(int32_t rows) {
 // Page ids that a chunk carries, so that its first loads need no look-up: a tile's at least.
 inline constexpr int32_t kChunkPages = 64;
 
+// Query heads that share a KV head, and so tiles; rows are divided by it, which kernels do by a
+// product (range.cuh).
+struct Group {
+  int32_t size = 1;
+  uint32_t inverse = 0;  // 2^32 / size, rounded up
+
+  Group() = default;
+  constexpr explicit Group(int32_t heads)
+      : size(heads), inverse(static_cast<uint32_t>(((uint64_t{1} << 32) + heads - 1) / heads)) {}
+};
+
 // Some keys for a block of query rows of one sequence; one work item for each group of heads. Row r
 // of a sequence is query head r % group (of a group) of query r / group.
 struct alignas(16) Chunk {
@@ -35,7 +46,7 @@ struct alignas(16) Chunk {
 };
 inline constexpr int32_t kChunkWords = 16;  // without the pages
 
-// Chunks in the order of sequences, rows and keys.
+// Chunks, the longest about first.
 struct WorkList {
   int32_t* num_chunks;
   Chunk* chunks;
@@ -49,6 +60,9 @@ struct Cut {
   // position alone. 0: as it suits the batch.
   int32_t fixed = 0;
   int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
+  // In tiles: what an item costs that begins and ends, and what a launch does where parts have to
+  // be added up.
+  float item_cost = 0, split_cost = 0;
 };
 
 // A step's layers may have several; there is a plan for each.
@@ -58,7 +72,8 @@ struct PlanArgs {
   Batch::Arrays at;
   int32_t num_seqs = 0;
   bool causal = true;
-  int32_t group = 0, heads = 0, block_rows = 0, page_size = 0;  // heads, group: DecodeArgs'
+  Group group;
+  int32_t heads = 0, block_rows = 0, page_size = 0;  // heads, group: DecodeArgs'
   int32_t tile = kUnit;
   Cut cut;
   int32_t num_windows = 0;
@@ -70,7 +85,7 @@ struct PlanArgs {
 };
 inline constexpr int32_t kPlanCtas = 16;  // of each window: each plans all and writes its share
 constexpr int64_t plan_scratch(int32_t max_seqs, int32_t max_blocks) {
-  return int64_t{max_seqs} + 1 + 3 * (int64_t{max_blocks} + 1);
+  return int64_t{max_seqs} + 1 + 4 * (int64_t{max_blocks} + 1);
 }
 
 struct DecodeArgs {
@@ -80,7 +95,8 @@ struct DecodeArgs {
   kv::PagedKvView kv;
   Io io;
   // Query heads of a group make rows of one item; `share` groups have the same KV head.
-  int32_t heads = 0, group = 0, share = 1;  // heads: of items
+  Group group;
+  int32_t heads = 0, share = 1;  // heads: of items
   bool causal = true;
   bool early = false;  // the ring may start before the kernels before this one have ended
   int32_t num_slots = 0, page_size = 0, page_shift = 0;  // num_slots: that a batch may name

@@ -6,10 +6,10 @@
 
 namespace attune::attention::fa3 {
 
-// Of the warps that multiply (kConsumers threads), or of those that finish items (kFinishers).
-template <int kThreads>
+// Of the warps that multiply (1), or of those that finish items (2).
+template <int kBarrier, int kThreads>
 __device__ __forceinline__ void role_barrier() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kThreads == kConsumers ? 1 : 2), "n"(kThreads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
 // exp2(x - top); 0 where x, and so maybe top, is -inf.
@@ -17,11 +17,11 @@ __device__ __forceinline__ float weight_of(float x, float top) {
   return x == -INFINITY ? 0.0f : exp2_fast(x - top);
 }
 
-// Sums over some keys of a row: the highest score (base 2), the sum of weights, and two dims of the
-// weighted values.
+// Sums over some keys of a row: the highest score (base 2), the sum of weights, and four dims of
+// the weighted values.
 struct Part {
   float top = -INFINITY, sum = 0;
-  float2 out = {0, 0};
+  float4 out = {0, 0, 0, 0};
 };
 // The only way in which parts become one where bits shall not depend on who adds them: an empty
 // part changes nothing.
@@ -30,7 +30,12 @@ __device__ __forceinline__ void fold(Part& a, const Part& b) {
   a.sum = __fmaf_rn(a.sum, f, __fmul_rn(b.sum, g));
   a.out.x = __fmaf_rn(a.out.x, f, __fmul_rn(b.out.x, g));
   a.out.y = __fmaf_rn(a.out.y, f, __fmul_rn(b.out.y, g));
+  a.out.z = __fmaf_rn(a.out.z, f, __fmul_rn(b.out.z, g));
+  a.out.w = __fmaf_rn(a.out.w, f, __fmul_rn(b.out.w, g));
   a.top = top;
+}
+__device__ __forceinline__ void add(float4& all, float weight, const float4& x) {
+  all.x += weight * x.x, all.y += weight * x.y, all.z += weight * x.z, all.w += weight * x.w;
 }
 
 // Where an item's sums go: the output, or partial results that are added up when all are there.
@@ -39,7 +44,7 @@ struct Results {
   const DecodeArgs& a;
   const Item& item;
 
-  static constexpr int kPairs = S::kDim / 2;       // of dims, each a thread's
+  static constexpr int kQuads = S::kDim / 4;       // of dims, each a thread's
   static constexpr int kPartStride = S::kDim + 4;  // floats of a row of partial results
   __device__ int word(int i) const { return item.words[i]; }
   __device__ int rows() const { return word(4); }
@@ -51,96 +56,98 @@ struct Results {
     const int64_t slot = int64_t{word(10) + i} * a.heads + item.head;
     return a.partials + (slot * S::kRows + row) * kPartStride;
   }
-  __device__ Part read(int i, int row, int pair) const {
-    const float* from = partial(i, row);
-    const float2 ends = __ldcg(reinterpret_cast<const float2*>(from + S::kDim));
-    return {ends.x, ends.y, __ldcg(reinterpret_cast<const float2*>(from) + pair)};
-  }
-  __device__ void write(const Part& p, int row, int pair) const {
+  __device__ void write(const Part& p, int row, int quad) const {
     float* to = partial(index(), row);
-    __stcg(reinterpret_cast<float2*>(to) + pair, p.out);
-    if (pair == 0) __stcg(reinterpret_cast<float2*>(to + S::kDim), make_float2(p.top, p.sum));
+    __stcg(reinterpret_cast<float4*>(to) + quad, p.out);
+    if (quad == 0) __stcg(reinterpret_cast<float2*>(to + S::kDim), make_float2(p.top, p.sum));
   }
 
-  __device__ void store(Part p, int row, int pair) const {
-    const int at = word(3) + row, token = word(0) + at / a.group;
-    const int head = item.head * a.group + at % a.group;
-    if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0}});
-    const float f = p.sum > 0 ? 1 / p.sum : 0;
-    char* to = static_cast<char*>(a.io.out) +
-               (int64_t{token} * a.io.out_stride + int64_t{head} * S::kDim) * 2;
-    reinterpret_cast<uint32_t*>(to)[pair] = pack<false>(p.out.x * f, p.out.y * f);
-    if (a.io.lse && pair == 0)
-      a.io.lse[int64_t{token} * a.layer.q_heads + head] =
-          p.sum > 0 ? (p.top + log2f(p.sum)) * kLn2 : -INFINITY;
+  __device__ void store(Part p, int row, int quad) const {
+    const int at = word(3) + row, query = divided(at, a.group);
+    const int64_t token = word(0) + query;
+    const int head = item.head * a.group.size + at - query * a.group.size;
+    if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0, 0, 0}});
+    const float f = p.sum > 0 ? __fdividef(1, p.sum) : 0;
+    char* to =
+        static_cast<char*>(a.io.out) + (token * a.io.out_stride + int64_t{head} * S::kDim) * 2;
+    reinterpret_cast<uint2*>(to)[quad] = {pack<false>(p.out.x * f, p.out.y * f),
+                                          pack<false>(p.out.z * f, p.out.w * f)};
+    if (a.io.lse && quad == 0)
+      a.io.lse[token * a.layer.q_heads + head] =
+          p.sum > 0 ? (p.top + __log2f(p.sum)) * kLn2 : -INFINITY;
   }
 
   // After this item's partial results are written: whoever arrives last adds up all of the rows',
-  // in their order. For `kThreads` threads of the CTA; `last` is theirs.
-  template <int kThreads>
+  // in their order, a warp each row. For kThreads threads of the CTA; `last` is theirs.
+  template <int kBarrier, int kThreads>
   __device__ void arrive(int me, int32_t& last) const {
-    if (me == 0) {
-      fence_device();
-      int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
-      last = atomicAdd(arrived, 1) == count() - 1;
-      if (last) {
-        *arrived = 0;
-        fence_device();
-      }
-    }
-    role_barrier<kThreads>();
+    int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
+    if (me == 0) last = add_and_order(arrived) == count() - 1;
+    role_barrier<kBarrier, kThreads>();
     if (!last) return;
-    if (count() <= 4) {
-      add_up<kThreads, 4, 4>(me);
-    } else {
-      add_up<kThreads, 1, 16>(me);
+    if (me == 0) *arrived = 0;
+    for (int row = me / 32; row < rows(); row += kThreads / 32) {
+      const Part all = a.fixed > 0 ? folded(row, me % 32) : added_up(row, me % 32);
+      if (me % 32 < kQuads) store(all, row, me % 32);
     }
   }
 
  private:
-  // kElements pairs at once, kParts parts of each on their way.
-  template <int kThreads, int kElements, int kParts>
-  __device__ void add_up(int me) const {
-    const int end = rows() * kPairs;
-    for (int first = me; first < end; first += kThreads * kElements) {
-      Part all[kElements];
-      for (int from = 0; from < count(); from += kParts) {
-        Part parts[kElements][kParts];
-#pragma unroll
-        for (int e = 0; e < kElements; ++e)
-#pragma unroll
-          for (int i = 0; i < kParts; ++i) {
-            const int at = first + e * kThreads;
-            if (at < end && from + i < count())
-              parts[e][i] = read(from + i, at / kPairs, at % kPairs);
-          }
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) add(all[e], parts[e]);
-      }
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        const int at = first + e * kThreads;
-        if (at < end) store(all[e], at / kPairs, at % kPairs);
-      }
+  struct Parts {
+    const float* from;
+    int64_t stride;
+    int count;
+    __device__ float2 ends(int i) const {
+      if (i >= count) return {-INFINITY, 0};
+      return __ldcg(reinterpret_cast<const float2*>(from + i * stride + S::kDim));
     }
+    __device__ float4 out(int i, int quad) const {
+      if (i >= count || quad >= kQuads) return {0, 0, 0, 0};
+      return __ldcg(reinterpret_cast<const float4*>(from + i * stride) + quad);
+    }
+  };
+  __device__ Parts parts(int row) const {
+    return {partial(0, row), int64_t{a.heads} * S::kRows * kPartStride, count()};
   }
-  template <int kParts>
-  __device__ void add(Part& all, const Part (&parts)[kParts]) const {
-    if (a.fixed > 0) {
+
+  __device__ Part folded(int row, int quad) const {
+    constexpr int kAtOnce = 8;
+    const Parts from = parts(row);
+    Part all, some[kAtOnce];
+    for (int first = 0; first < from.count; first += kAtOnce) {
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) fold(all, parts[i]);
-      return;
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float2 ends = from.ends(first + i);
+        some[i] = {ends.x, ends.y, from.out(first + i, quad)};
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) fold(all, some[i]);
     }
-    Part some;  // the same with a shorter chain of operations
+    return all;
+  }
+
+  // The same with a shorter chain of operations: each lane weighs one part.
+  __device__ Part added_up(int row, int quad) const {
+    constexpr int kAtOnce = 16;
+    const Parts from = parts(row);
+    Part all;
+    for (int first = 0; first < from.count; first += kAtOnce) {
+      const float2 ends = from.ends(first + quad % kAtOnce);
+      float4 out[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) some.top = fmaxf(some.top, parts[i].top);
+      for (int i = 0; i < kAtOnce; ++i) out[i] = from.out(first + i, quad);
+      Part some{ends.x};
+      for (int step = 1; step < kAtOnce; step *= 2)
+        some.top = fmaxf(some.top, __shfl_xor_sync(0xffffffff, some.top, step));
+      const float weight = weight_of(ends.x, some.top);
+      some.sum = weight * ends.y;
+      for (int step = 1; step < kAtOnce; step *= 2)
+        some.sum += __shfl_xor_sync(0xffffffff, some.sum, step);
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const float f = weight_of(parts[i].top, some.top);
-      some.sum += f * parts[i].sum;
-      some.out.x += f * parts[i].out.x, some.out.y += f * parts[i].out.y;
+      for (int i = 0; i < kAtOnce; ++i) add(some.out, __shfl_sync(0xffffffff, weight, i), out[i]);
+      fold(all, some);
     }
-    fold(all, some);
+    return all;
   }
 };
 
@@ -166,22 +173,25 @@ class Consumer {
       barrier_wait(&sm_.item_full[place], place_parity);
       if (sm_.items[place].head < 0) return release(&sm_.item_done[place]);
       begin(place);
-      for (int key = begin_ & ~(kTile - 1); key < end_; key += kTile) {
-        // By position, so that a row's sums do not depend on where an item begins.
-        if (S::kTilesAtOnce == 1 || key / kTile % S::kTilesAtOnce == turn_)
-          tile(key, stage, parity);
-        if (++stage == kStages) stage = 0, parity ^= 1;
+      bool ended = false;
+      for (int key = begin_ & ~(kTile - 1); !ended; key += kTile) {
+        if (key < end_) {
+          // By position, so that a row's sums do not depend on where an item begins.
+          if (S::kTilesAtOnce == 1 || key / kTile % S::kTilesAtOnce == turn_)
+            tile(key, stage, parity);
+          if (++stage == kStages) stage = 0, parity ^= 1;
+        }
         const int next = key + kTile;
-        if (a_.fixed > 0 && next < end_ && next % a_.fixed == 0) flush(false, place, 0);
+        ended = next >= end_;
+        if (ended || (a_.fixed > 0 && next % a_.fixed == 0)) flush(ended);
       }
-      flush(true, place, place_parity);
       release(S::kGather ? &sm_.item_empty[place] : &sm_.item_done[place]);
       if (++place == S::kItems) place = 0, place_parity ^= 1;
     }
   }
 
  private:
-  static constexpr int kTile = S::kTile, kPairs = Results<S>::kPairs;
+  static constexpr int kTile = S::kTile, kQuads = Results<S>::kQuads;
   static constexpr int kKeyTiles = S::kWarpKeys / 16, kDimTiles = S::kDim / 16;
   using Scores = float[kKeyTiles][S::kColumns][4];
   // Of lane 4g + t: keys g (elements 0, 1) and g + 8 (2, 3), query rows 2t and 2t + 1 of each 8.
@@ -244,11 +254,13 @@ class Consumer {
     multiply_keys(shared_address(sm_.tiles[stage][0]), scores);
     release(&sm_.empty[stage][0]);
     scale(scores);
-    if (key < all_.begin || key + kTile > all_.end) mask(key, scores);
+    if (key < all_.begin || key + kTile > all_.end) [[unlikely]]
+      mask(key, scores);
     uint32_t weights[kKeyTiles][S::kColumns][2];
     soften(scores, weights);
     barrier_wait(&sm_.full[stage][1], parity);
-    if (key < begin_ || key + kTile > end_) clear_values(key, sm_.tiles[stage][1]);
+    if (key < begin_ || key + kTile > end_) [[unlikely]]
+      clear_values(key, sm_.tiles[stage][1]);
     multiply_values(shared_address(sm_.tiles[stage][1]), weights);
     release(&sm_.empty[stage][1]);
   }
@@ -407,7 +419,7 @@ class Consumer {
   }
 
   // The end of a chunk: four rows of each warp at a time through shared memory.
-  __device__ void flush(bool last, int at, uint32_t at_parity) {
+  __device__ void flush(bool last) {
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
       for (int i = 0; i < 2; ++i)
@@ -416,36 +428,30 @@ class Consumer {
     const Results<S> results{a_, *item_};
     const int rows = results.rows();
     const bool split = results.count() > 1;
-    // Where nothing else is to do, the many threads here are the fastest to finish.
-    if (last && threadIdx.x == 0)
-      sm_.finished[at] = split && (S::kGather || stops_after(at, at_parity));
 #pragma unroll
-    for (int pass = 0; pass < S::kColumns * 2; ++pass) {
-      if (pass * kMergedRows >= rows) break;  // of all warps
-      put(pass);
-      role_barrier<kConsumers>();
-      for (int i = threadIdx.x; i < S::kRowWarps * kMergedRows * kPairs; i += kConsumers) {
-        const int row_warp = i / (kMergedRows * kPairs), row4 = i / kPairs % kMergedRows;
-        const int row = row_warp * 8 * S::kColumns + pass * kMergedRows + row4, pair = i % kPairs;
-        if (row < rows) place(results, merge(row_warp, row4, pair), row, pair, last, split);
+    for (int c = 0; c < S::kColumns; ++c)
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        const int first = c * 8 + half * kMergedRows;
+        if (first >= rows) break;  // of all warps
+        put(c, half);
+        role_barrier<1, kConsumers>();
+        for (int i = threadIdx.x; i < S::kRowWarps * kMergedRows * kQuads; i += kConsumers) {
+          const int row_warp = i / (kMergedRows * kQuads), row4 = i / kQuads % kMergedRows;
+          const int row = row_warp * 8 * S::kColumns + first + row4, quad = i % kQuads;
+          if (row < rows) place(results, merge(row_warp, row4, quad), row, quad, last, split);
+        }
+        role_barrier<1, kConsumers>();
       }
-      role_barrier<kConsumers>();
-    }
     ++flushes_;
     if (!last) return reset();
-    if (sm_.finished[at]) results.template arrive<kConsumers>(threadIdx.x, sm_.last[0]);
+    if constexpr (S::kGather)
+      if (split) results.template arrive<1, kConsumers>(threadIdx.x, sm_.last);
   }
 
-  // Whether the item after this one is known to be none.
-  __device__ bool stops_after(int place, uint32_t place_parity) const {
-    const bool round = place + 1 == S::kItems;
-    const int next = round ? 0 : place + 1;
-    return barrier_passed(&sm_.item_full[next], place_parity ^ round) && sm_.items[next].head < 0;
-  }
-
-  // Of this warp's rows those from `pass` * 4 on.
-  __device__ void put(int pass) {
-    const int g = lane_ / 4, t = lane_ % 4 - pass % 2 * 2, c = pass / 2;
+  // Of this warp's rows four: the first or second half of the eight of column c.
+  __device__ void put(int c, int half) {
+    const int g = lane_ / 4, t = lane_ % 4 - half * 2;
     if (t != 0 && t != 1) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -465,7 +471,7 @@ class Consumer {
   }
 
   // What the warps along the keys have of a row.
-  __device__ Part merge(int row_warp, int row4, int pair) const {
+  __device__ Part merge(int row_warp, int row4, int quad) const {
     constexpr int kOthers = kConsumerWarps / S::kRowWarps;
     Part all;
 #pragma unroll
@@ -474,31 +480,33 @@ class Consumer {
 #pragma unroll
     for (int w = 0; w < kOthers; ++w) {
       const int warp = row_warp + w * S::kRowWarps;
-      const float f = weight_of(sm_.top[warp][row4], all.top);
-      const float2 x = *reinterpret_cast<const float2*>(&sm_.out[warp][row4][pair * 2]);
-      all.sum += f * sm_.sum[warp][row4];
-      all.out.x += f * x.x, all.out.y += f * x.y;
+      const float weight = weight_of(sm_.top[warp][row4], all.top);
+      all.sum += weight * sm_.sum[warp][row4];
+      add(all.out, weight, reinterpret_cast<const float4*>(sm_.out[warp][row4])[quad]);
     }
     return all;
   }
 
   // A chunk's sums of a row go to the output, to the row's partial results, or, if the item goes
   // on, to where the same thread finds them at the next chunk's end.
-  __device__ void place(const Results<S>& results, Part part, int row, int pair, bool last,
+  __device__ void place(const Results<S>& results, Part part, int row, int quad, bool last,
                         bool split) {
     if (a_.fixed > 0) {
       auto* kept = reinterpret_cast<float4*>(a_.scratch) +
-                   (int64_t{blockIdx.x} * S::kRows + row) * kPairs + pair;
+                   ((int64_t{blockIdx.x} * S::kRows + row) * kQuads + quad) * 2;
       Part all;
       if (flushes_ > 0) {
-        const float4 x = __ldcg(kept);
-        all = {x.x, x.y, {x.z, x.w}};
+        const float4 ends = __ldcg(kept);
+        all = {ends.x, ends.y, __ldcg(kept + 1)};
       }
       fold(all, part);
       part = all;
-      if (!last) return __stcg(kept, make_float4(part.top, part.sum, part.out.x, part.out.y));
+      if (!last) {
+        __stcg(kept, make_float4(part.top, part.sum, 0, 0));
+        return __stcg(kept + 1, part.out);
+      }
     }
-    split ? results.write(part, row, pair) : results.store(part, row, pair);
+    split ? results.write(part, row, quad) : results.store(part, row, quad);
   }
 
   const DecodeArgs& a_;
@@ -512,7 +520,7 @@ class Consumer {
   float out_[kDimTiles][S::kColumns][4], top_[S::kColumns][2], sum_[S::kColumns][2];
 };
 
-// The end of split items, so that the multiplying warps need not wait for memory.
+// The end of split items, so that the multiplying warps need not wait for memory. Without kGather.
 template <typename S, int kStages>
 __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, int me) {
   device::pdl_wait();
@@ -523,16 +531,15 @@ __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, 
     barrier_wait(&sm.item_done[place], parity);
     const Results<S> results{a, sm.items[place]};
     if (results.item.head < 0) return;
-    if (results.count() > 1 && !sm.finished[place])
-      results.template arrive<kFinishers>(me, sm.last[1]);
-    role_barrier<kFinishers>();
+    if (results.count() > 1) results.template arrive<2, S::kFinishers>(me, sm.last);
+    role_barrier<2, S::kFinishers>();
     if (me == 0) barrier_arrive(&sm.item_empty[place]);
     if (++place == S::kItems) place = 0, parity ^= 1;
   }
 }
 
 template <typename Kv, int kDim, int kRows, bool kGather, int kStages>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
+__global__ void __launch_bounds__(DecodeShape<Kv, kDim, kRows, kGather>::kThreads, 1)
     decode_kernel(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
                   const __grid_constant__ DecodeArgs args) {
   using S = DecodeShape<Kv, kDim, kRows, kGather>;
@@ -544,10 +551,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   const int warp = static_cast<int>(threadIdx.x / 32) - kConsumerWarps;
   if (warp < 0) {
     Consumer<S, kStages>(args, sm).run();
-  } else if (kGather || warp < 2) {
+  } else if (warp < S::kLoaders / 32) {
     Loader<S, kStages>(args, &k, &v, sm, warp).run();
-  } else {
-    finish_items<S, kStages>(args, sm, static_cast<int>(threadIdx.x) - kDecodeThreads + kFinishers);
+  } else if constexpr (!kGather) {
+    finish_items<S, kStages>(args, sm,
+                             static_cast<int>(threadIdx.x) - (S::kThreads - S::kFinishers));
   }
 }
 

@@ -31,9 +31,9 @@ void launch_decode_rows(device::Stream& stream, const kv::PagedKvView& kv, const
   const int rows = std::min(kv.page_size, kUnit);
   device::launch_kernel(
       stream, "fa3_decode",
-      {.grid = static_cast<uint32_t>(ctas), .block = kDecodeThreads, .shared_bytes = kShared},
+      {.grid = static_cast<uint32_t>(ctas), .block = S::kThreads, .shared_bytes = kShared},
       {{"heads", args.heads},
-       {"group", args.group},
+       {"group", args.group.size},
        {"dim", kDim},
        {"page", kv.page_size},
        {"window", args.layer.window},

@@ -33,9 +33,6 @@
 namespace attune::attention::fa3 {
 
 inline constexpr int kConsumers = 256, kConsumerWarps = 8;
-inline constexpr int kLoaders = 128;   // with kGather
-inline constexpr int kFinishers = 64;  // without: two warps load
-inline constexpr int kDecodeThreads = kConsumers + kLoaders;
 inline constexpr int kMostStages = 16;
 inline constexpr int kMergedRows = 4;  // of a warp, at once
 
@@ -45,6 +42,9 @@ struct DecodeShape {
   using Kv = Kv_;
   static constexpr int kDim = kDim_, kRows = kMostRows;
   static constexpr bool kGather = kGather_;
+  static constexpr int kLoaders = kGather ? 128 : 64;
+  static constexpr int kFinishers = kGather ? 0 : kRows == 8 ? 128 : 64;  // the registers allow
+  static constexpr int kThreads = kConsumers + kLoaders + kFinishers;
   static constexpr int kTile = decode_tile(kDim * sizeof(Kv), kRows);
   static constexpr int kPlannedTile = planned_tile(kRows);
   static constexpr int kColumns = kRows == 8 ? 1 : 2;             // of 8 rows, of a warp
@@ -73,21 +73,22 @@ struct DecodeShape {
 
 // Where 16 bytes of a key lie in a tile.
 template <typename S>
-struct KeyRow {
-  uint32_t parts[S::kParts];
+class KeyRow {
+ public:
+  __device__ KeyRow(int key, int shift)
+      : part_bytes_(S::kRowBytes << shift),
+        first_((key >> shift) * S::kParts * part_bytes_ +
+               (key & ((1 << shift) - 1)) * S::kRowBytes) {}
 
-  __device__ KeyRow(int key, int shift) {
-    const int rows = 1 << shift;
-#pragma unroll
-    for (int p = 0; p < S::kParts; ++p)
-      parts[p] = (((key >> shift) * S::kParts + p) * rows + (key & (rows - 1))) * S::kRowBytes;
-  }
   // The copy engine exchanges pieces of 16 bytes by the address bits above 128 bytes.
   __device__ uint32_t piece(int i) const {
     constexpr int kPieces = S::kRowBytes / 16;
-    const uint32_t at = parts[i / kPieces];
+    const uint32_t at = first_ + i / kPieces * part_bytes_;
     return at + ((i % kPieces ^ (at >> 7 & (kPieces - 1))) << 4);
   }
+
+ private:
+  uint32_t part_bytes_, first_;
 };
 
 struct Item {
@@ -107,13 +108,12 @@ struct DecodeShared {
   uint64_t full[kStages][2], empty[kStages][2];
   // Of items: what it is; that and q; its partial results; nobody reads it any more.
   uint64_t item_known[S::kItems], item_full[S::kItems], item_done[S::kItems], item_empty[S::kItems];
-  int32_t finished[S::kItems];  // whether the multiplying warps finish it themselves
-  int32_t last[2];              // whether this CTA arrived last, of either kind of warps
+  int32_t last;  // whether this CTA arrived last, for those who finish items
 
   __device__ void init() {
     for (int s = 0; s < kStages; ++s)
       for (int part = 0; part < 2; ++part) {
-        barrier_init(&full[s][part], S::kGather ? kLoaders : 1);
+        barrier_init(&full[s][part], S::kGather ? S::kLoaders : 1);
         barrier_init(&empty[s][part], S::kReaders);
       }
     for (int i = 0; i < S::kItems; ++i) {
@@ -155,6 +155,8 @@ class Loader {
 
  private:
   static constexpr int kTile = S::kTile;
+  // On their way before the wait: more would hold up the launch before, which adds up its parts.
+  static constexpr int kEarlyTiles = 2;
   static constexpr int kTakenAfter = kStages + 2;  // tiles: under load the memory takes 5 us
 
   __device__ void wait_before() {
@@ -289,9 +291,9 @@ class Loader {
     const Item& item = sm_.items[place_];
     const char* q = static_cast<const char*>(a_.io.q);
     for (int row = lane_; row < item.words[4]; row += 32) {
-      const int at = item.words[3] + row, token = item.words[0] + at / a_.group;
-      const int64_t from =
-          token * a_.io.q_stride + (int64_t{item.head} * a_.group + at % a_.group) * S::kDim;
+      const int at = item.words[3] + row, query = divided(at, a_.group);
+      const int head = item.head * a_.group.size + at - query * a_.group.size;
+      const int64_t from = (item.words[0] + query) * a_.io.q_stride + int64_t{head} * S::kDim;
       copy_row(sm_.q[place_] + row * S::kQStride, q + from * 2, S::kDim * 2,
                &sm_.item_full[place_]);
     }
@@ -345,6 +347,7 @@ class Loader {
     const int end = ((min(kTile, end_ - key) - 1) >> shift_) + 1;
     const int at = key + (lane_ << shift_), slot = slot_of(at >> a_.page_shift);
     uint64_t* full = &sm_.full[stage_][part];
+    if (!waited_ && stage_ >= kEarlyTiles) barrier_wait(&sm_.full[stage_ - kEarlyTiles][part], 0);
     barrier_wait(&sm_.empty[stage_][part], parity_);
     if (lane_ == 0) barrier_expect(full, (end - first) * S::kKeyBytes << shift_);
     __syncwarp();
@@ -355,7 +358,7 @@ class Loader {
 
   // With kGather: this thread's rows of a tile, kStep apart, and 16 bytes of each. As whole pages
   // and whole patterns of the swizzle fit into kStep, all of them lie alike in both.
-  static constexpr int kPieces = S::kKeyBytes / 16, kStep = kLoaders / kPieces;
+  static constexpr int kPieces = S::kKeyBytes / 16, kStep = S::kLoaders / kPieces;
   static constexpr int kGathered = kTile / kStep;
   static_assert(!S::kGather || kStep % 8 == 0);
   __device__ int first_row() const { return (warp_ * 32 + lane_) / kPieces; }

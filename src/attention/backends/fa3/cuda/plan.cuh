@@ -13,7 +13,8 @@ inline constexpr int kPlanThreads = 1024, kPlanWarps = kPlanThreads / 32;
 // Chunk lengths that are weighed against each other, in tiles: 1 to 8, then four for each doubling,
 // and last what cuts nothing.
 inline constexpr int kPlanLengths = kPlanWarps - 2;
-inline constexpr float kItemCost = 1;  // of beginning and ending an item, in tiles
+// How much faster than its even share of the memory's rate a multiprocessor can read.
+inline constexpr float kMostRate = 1.5f;
 __device__ __forceinline__ int32_t planned_length(int which) {
   if (which == kPlanLengths - 1) return 1 << 28;
   return which < 8 ? which + 1 : (5 + which % 4) << (which / 4 - 1);
@@ -23,7 +24,7 @@ struct PlanShared {
   int32_t sums[2][kPlanWarps + 1];
   int32_t total, blocks, length;
   float costs[kPlanWarps];
-  int32_t lengths[kPlanWarps];
+  int32_t lengths[kPlanWarps], longest[kPlanWarps];
 };
 
 class Planner {
@@ -35,6 +36,7 @@ class Planner {
     tiles_ = block_starts_ + a.num_seqs + 1;
     chunk_starts_ = tiles_ + a.max_blocks + 1;
     partial_starts_ = chunk_starts_ + a.max_blocks + 1;
+    orders_ = partial_starts_ + a.max_blocks + 1;
   }
 
   __device__ void run() {
@@ -42,6 +44,7 @@ class Planner {
     count_tiles();
     choose_length();
     count_chunks();
+    order_chunks();
     for (int32_t c = blockIdx.x * kPlanWarps + warp(); c < chunk_starts_[blocks_];
          c += gridDim.x * kPlanWarps)
       write(c);
@@ -83,7 +86,7 @@ class Planner {
       const int32_t s = first + threadIdx.x;
       int32_t count[2] = {0, 0}, total[2];
       if (s < a_.num_seqs) {
-        const int32_t rows = (a_.at.q_indptr[s + 1] - a_.at.q_indptr[s]) * a_.group;
+        const int32_t rows = (a_.at.q_indptr[s + 1] - a_.at.q_indptr[s]) * a_.group.size;
         count[0] = (rows + a_.block_rows - 1) / a_.block_rows;
       }
       scan(count, total);
@@ -116,7 +119,7 @@ class Planner {
     const int32_t s = find(block_starts_, a_.num_seqs, b);
     const int32_t q_len = a_.at.q_indptr[s + 1] - a_.at.q_indptr[s];
     const int32_t first = (b - block_starts_[s]) * a_.block_rows;
-    Block out{{q_len, a_.at.kv_len[s], first, min(a_.block_rows, q_len * a_.group - first),
+    Block out{{q_len, a_.at.kv_len[s], first, min(a_.block_rows, q_len * a_.group.size - first),
                a_.group, a_.causal, a_.at.tree_mask != nullptr},
               s,
               a_.tile,
@@ -140,13 +143,12 @@ class Planner {
     return max(1, (tiles + length - 1) / length);
   }
 
-  // By when the last CTA is done, in tiles. Memory sets the pace, so CTAs may idle at the end as
-  // long as half of them are at work: what counts is how far chunks differ in length, and what an
-  // item costs. Where every item has a CTA to itself, the longest counts. Each warp weighs one
-  // length.
+  // By when the last CTA is done, in tiles, if the longest items come first. Memory sets the pace:
+  // CTAs that idle at the end cost nothing until those left cannot take up its rate, by which
+  // `wasted` of the last round's tiles. Each warp weighs one length.
   __device__ void choose_length() {
     if (a_.cut.fixed > 0) {
-      length_ = 0;
+      length_ = longest_ = 0;
       return;
     }
     const int64_t work = int64_t{total_} * a_.heads;
@@ -169,17 +171,22 @@ class Planner {
     const float rounds = static_cast<float>(chunks) * a_.heads / a_.cut.ctas;
     const float even = static_cast<float>(work) / a_.cut.ctas;
     const float mean = static_cast<float>(total_) / max(chunks, 1);
-    float cost = longest + kItemCost;
-    if (rounds > 1)
-      cost =
-          max(even, ceilf(rounds) * longest / 2) + (longest - mean) / 2 + ceilf(rounds) * kItemCost;
+    // The part of CTAs that work in the last round, if all chunks are of a length; else on average.
+    const float at_work = rounds - (ceilf(rounds) - 1);
+    const float wasted = rounds <= 1             ? 0
+                         : longest < 1.1f * mean ? max(at_work, 1 / kMostRate) - at_work
+                                                 : 0.5f / (kMostRate * kMostRate);
+    float cost = max(even + wasted * mean, longest / kMostRate) + ceilf(rounds) * a_.cut.item_cost;
+    if (partials > 0) cost += a_.cut.split_cost;
     if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
-    if (lane() == 0) sm_.costs[warp()] = cost, sm_.lengths[warp()] = length;
+    if (lane() == 0)
+      sm_.costs[warp()] = cost, sm_.lengths[warp()] = length, sm_.longest[warp()] = longest;
     __syncthreads();
     int best = kPlanLengths - 1;  // no cuts: always possible
     for (int w = 0; w < kPlanWarps; ++w)
       if (sm_.costs[w] < sm_.costs[best]) best = w;
     length_ = sm_.costs[best] < INFINITY ? sm_.lengths[best] : 0;
+    longest_ = sm_.longest[best];
   }
 
   // Chunks of a block as wished; one if there is no room for more.
@@ -214,6 +221,39 @@ class Planner {
     __syncthreads();
   }
 
+  // Chunks go to the list by their block's length, in eighths of the longest, so that CTAs end
+  // together; those of about a length in the order of blocks.
+  static constexpr int32_t kLengths = 8;
+  __device__ int32_t chunks(int32_t b) const { return chunk_starts_[b + 1] - chunk_starts_[b]; }
+  __device__ int32_t rank_of(int32_t b) const {
+    const int32_t n = chunks(b);
+    if (n == 0 || longest_ == 0) return 0;
+    const int32_t length = (tiles_[b] + n - 1) / n;
+    return max(0, kLengths - 1 - (length * kLengths - 1) / longest_);
+  }
+  // orders_[b]: how many chunks of its rank come before those of block b.
+  __device__ void order_chunks() {
+    for (int32_t first = 0; first < blocks_; first += kPlanThreads) {
+      const int32_t b = first + threadIdx.x;
+      const int32_t rank = b < blocks_ ? rank_of(b) : -1;
+      for (int32_t r = 0; r < kLengths; r += 2) {
+        int32_t count[2] = {rank == r ? chunks(b) : 0, rank == r + 1 ? chunks(b) : 0}, total[2];
+        scan(count, total);
+        if (rank == r) orders_[b] = of_lengths_[r] + count[0];
+        if (rank == r + 1) orders_[b] = of_lengths_[r + 1] + count[1];
+        of_lengths_[r] += total[0];
+        of_lengths_[r + 1] += total[1];
+      }
+    }
+    __syncthreads();
+  }
+  // Where block b's chunks begin in the list.
+  __device__ int32_t place_of(int32_t b) const {
+    int32_t at = orders_[b];
+    for (int32_t r = rank_of(b); r > 0; --r) at += of_lengths_[r - 1];
+    return at;
+  }
+
   // Keys of chunk i of n.
   __device__ KeyRange keys_of(const Block& b, int32_t i, int32_t n) const {
     if (n == 1) return b.keys;
@@ -231,10 +271,10 @@ class Planner {
   __device__ void write(int32_t c) const {
     const int32_t b = find(chunk_starts_, blocks_, c);
     const Block at = block(b);
-    const int32_t i = c - chunk_starts_[b], n = chunk_starts_[b + 1] - chunk_starts_[b];
+    const int32_t i = c - chunk_starts_[b], n = chunks(b);
     const KeyRange keys = keys_of(at, i, n);
     const int32_t page_start = a_.at.page_indptr[at.seq];
-    Chunk& to = a_.lists[blockIdx.y].chunks[c];
+    Chunk& to = a_.lists[blockIdx.y].chunks[place_of(b) + i];
     const int32_t first = keys.begin / a_.tile * a_.tile / a_.page_size;
     const int32_t pages = (keys.end + a_.page_size - 1) / a_.page_size;
     for (int32_t i = lane(); i < kChunkPages; i += 32)
@@ -256,8 +296,8 @@ class Planner {
   const PlanArgs& a_;
   PlanShared& sm_;
   const int32_t window_;
-  int32_t *block_starts_, *tiles_, *chunk_starts_, *partial_starts_;
-  int32_t blocks_ = 0, total_ = 0, length_ = 0;
+  int32_t *block_starts_, *tiles_, *chunk_starts_, *partial_starts_, *orders_;
+  int32_t blocks_ = 0, total_ = 0, length_ = 0, longest_ = 0, of_lengths_[kLengths] = {};
 };
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PlanArgs args) {

@@ -63,9 +63,12 @@ __device__ __forceinline__ void fence_barrier_init() {
 #endif
 }
 
-// What this thread has seen comes before what it does next, for all of the device.
-__device__ __forceinline__ void fence_device() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+// Counts up, and returns what was there: what came before in this thread (and what it has seen)
+// comes before, for all of the device, what comes after in the thread that counts next.
+__device__ __forceinline__ int add_and_order(int* at) {
+  int was;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(was) : "l"(at) : "memory");
+  return was;
 }
 
 // What this thread wrote to shared memory comes before what the copy engine writes there next.

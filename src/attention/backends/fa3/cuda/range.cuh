@@ -7,18 +7,24 @@
 
 namespace attune::attention::fa3 {
 
+// x / group, rounded down, of 0 <= x < 2^32 / group.
+__device__ __forceinline__ int32_t divided(int32_t x, Group group) {
+  return group.size == 1 ? x : static_cast<int32_t>(__umulhi(x, group.inverse));
+}
+
 struct KeyRange {
   int32_t begin, end;
 };
 
 // Of some rows of a sequence. A token tree's queries stand at their depths, in any order.
 struct BlockRows {
-  int32_t q_len, kv_len, first_row, rows, group;
+  int32_t q_len, kv_len, first_row, rows;
+  Group group;
   bool causal, tree;
 
   __device__ int32_t prefix() const { return kv_len - q_len; }
-  __device__ int32_t first_query() const { return first_row / group; }
-  __device__ int32_t last_query() const { return (first_row + rows - 1) / group; }
+  __device__ int32_t first_query() const { return divided(first_row, group); }
+  __device__ int32_t last_query() const { return divided(first_row + rows - 1, group); }
 
   // Keys that some row may see: none outside. Empty: [0, 0).
   __device__ KeyRange seen(int32_t window) const {
@@ -44,7 +50,7 @@ struct RowRange {
   RowRange() = default;
   __device__ RowRange(const BlockRows& b, int32_t row, int32_t window, const uint64_t* words) {
     if (row >= b.rows) return;
-    const int32_t query = (b.first_row + row) / b.group;
+    const int32_t query = divided(b.first_row + row, b.group);
     int32_t position = b.prefix() + query;
     end = b.causal ? min(b.kv_len, position + 1) : b.kv_len;
     if (b.tree) {
