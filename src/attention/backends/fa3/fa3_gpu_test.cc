@@ -76,9 +76,11 @@ TEST_F(Fa3Test, DecodeOfEveryKernel) {
 
 // Chunks by a plan of the window's own, and cut out of another's.
 TEST_F(Fa3Test, WindowsWithAndWithoutAPlanOfTheirOwn) {
+  const int32_t pages[] = {16, 1, 2, 64, 4};
+  int n = 0;
   for (int32_t window : {1, 100, 1024})
     for (std::vector<int32_t> planned : {std::vector<int32_t>{}, {window}, {100, 1024, 64, 5}}) {
-      ProblemOptions o{.seqs = mixed(), .window = window};
+      ProblemOptions o{.seqs = mixed(), .page_size = pages[n++ % 5], .window = window};
       check_twice(name(o, "decode"), o, {}, planned);
       o.seqs = {{1, 8999}, {1, 70}};
       check_twice(name(o, "long"), o, {}, planned);
@@ -89,6 +91,8 @@ TEST_F(Fa3Test, WindowsWithAndWithoutAPlanOfTheirOwn) {
 }
 
 TEST_F(Fa3Test, RowsOfEveryPhase) {
+  const int32_t pages[] = {16, 1, 64, 4, 2};
+  int n = 0;
   for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}, {16, 1}})
     for (int32_t window : {0, 60})
       for (bool tree : {true, false}) {
@@ -96,6 +100,7 @@ TEST_F(Fa3Test, RowsOfEveryPhase) {
                          .phase = Phase::kVerify,
                          .q_heads = q};
         o.kv_heads = kv;
+        o.page_size = pages[n++ % 5];
         o.window = window;
         o.tree = tree;
         check_twice(name(o, tree ? "tree" : "verify"), o);
@@ -116,6 +121,20 @@ TEST_F(Fa3Test, SplitsAndHeadsAsWished) {
       check_twice(base::cat("splits ", splits, ", packed ", pack == Toggle::kOn), o,
                   {.num_splits = splits, .pack_gqa = pack});
     }
+}
+
+// More items than multiprocessors, of any number of tiles, so that the warps that gather them get
+// ahead of each other.
+TEST_F(Fa3Test, SmallPagesOfManySequences) {
+  ProblemOptions o{.q_heads = 16, .kv_heads = 8};
+  for (int32_t i = 0; i < 120; ++i) o.seqs.push_back({1, i * 37 % 500 + (i % 20 == 7 ? 3000 : 0)});
+  for (int32_t page : {1, 2, 4})
+    for (DType dtype : {DType::kBF16, DType::kF8E4M3})
+      for (int32_t splits : {0, 1}) {
+        o.page_size = page;
+        o.kv_dtype = dtype;
+        check_twice(name(o, "many"), o, {.num_splits = splits});
+      }
 }
 
 // With dependent launch and without, by the stream's switch and by the backend's.

@@ -248,19 +248,25 @@ class Consumer {
     }
   }
 
+  // Until keys or values are there. In a ring of odd length a place's last tile was the other
+  // warps': as long as that has not come, its parity is what this one is waited for with.
+  __device__ void wait_for(int stage, int part, uint32_t parity) {
+    if constexpr (S::kTilesAtOnce == 2 && kStages % 2 == 1)
+      barrier_wait(&sm_.empty[stage][part], parity ^ 1);
+    barrier_wait(&sm_.full[stage][part], parity);
+  }
+
   __device__ void tile(int key, int stage, uint32_t parity) {
     Scores scores;
-    barrier_wait(&sm_.full[stage][0], parity);
+    wait_for(stage, 0, parity);
     multiply_keys(shared_address(sm_.tiles[stage][0]), scores);
     release(&sm_.empty[stage][0]);
     scale(scores);
-    if (key < all_.begin || key + kTile > all_.end) [[unlikely]]
-      mask(key, scores);
+    if (key < all_.begin || key + kTile > all_.end) mask(key, scores);
     uint32_t weights[kKeyTiles][S::kColumns][2];
     soften(scores, weights);
-    barrier_wait(&sm_.full[stage][1], parity);
-    if (key < begin_ || key + kTile > end_) [[unlikely]]
-      clear_values(key, sm_.tiles[stage][1]);
+    wait_for(stage, 1, parity);
+    if (key < begin_ || key + kTile > end_) clear_values(key, sm_.tiles[stage][1]);
     multiply_values(shared_address(sm_.tiles[stage][1]), weights);
     release(&sm_.empty[stage][1]);
   }

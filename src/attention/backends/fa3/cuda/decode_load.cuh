@@ -33,6 +33,7 @@
 namespace attune::attention::fa3 {
 
 inline constexpr int kConsumers = 256, kConsumerWarps = 8;
+inline constexpr int kLoaderWarps = 4;  // with kGather
 inline constexpr int kMostStages = 16;
 inline constexpr int kMergedRows = 4;  // of a warp, at once
 
@@ -42,7 +43,7 @@ struct DecodeShape {
   using Kv = Kv_;
   static constexpr int kDim = kDim_, kRows = kMostRows;
   static constexpr bool kGather = kGather_;
-  static constexpr int kLoaders = kGather ? 128 : 64;
+  static constexpr int kLoaders = kGather ? kLoaderWarps * 32 : 64;
   static constexpr int kFinishers = kGather ? 0 : kRows == 8 ? 128 : 64;  // the registers allow
   static constexpr int kThreads = kConsumers + kLoaders + kFinishers;
   static constexpr int kTile = decode_tile(kDim * sizeof(Kv), kRows);
@@ -113,7 +114,8 @@ struct DecodeShared {
   __device__ void init() {
     for (int s = 0; s < kStages; ++s)
       for (int part = 0; part < 2; ++part) {
-        barrier_init(&full[s][part], S::kGather ? S::kLoaders : 1);
+        // With kGather, a warp's lanes, and of keys each other loading warp.
+        barrier_init(&full[s][part], !S::kGather ? 1 : part == 0 ? 31 + kLoaderWarps : 32);
         barrier_init(&empty[s][part], S::kReaders);
       }
     for (int i = 0; i < S::kItems; ++i) {
@@ -125,6 +127,95 @@ struct DecodeShared {
     }
     fence_barrier_init();
   }
+};
+
+// A loading warp's gathering: it copies a tile by itself, 16 bytes a lane, and the next warp the
+// next tile. So a tile has 32 arrivals and not one of each thread.
+template <typename S, int kStages>
+class Gatherer {
+ public:
+  using Shared = DecodeShared<S, kStages>;
+  __device__ Gatherer(const DecodeArgs& a, Shared& sm) : a_(a), sm_(sm), lane_(threadIdx.x % 32) {
+#pragma unroll
+    for (int i = 0; i < kPatterns; ++i)
+      to_[i] = KeyRow<S>(i * kRows + lane_ / kPieces, kUnitShift).piece(lane_ % kPieces);
+  }
+
+  // Of an item's tiles, `first` and each kLoaderWarps further are this warp's.
+  __device__ void begin(const Item& item, int first) {
+    look_up(item, first, slots_);
+    look_up(item, first + kLoaderWarps, next_);
+    const kv::PagedKvView& kv = a_.kv;
+    const char* base = static_cast<const char*>(kv.base) + lane_ % kPieces * 16;
+    const int head = item.head / a_.share;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int token = (i * kRows + lane_ / kPieces) & (a_.page_size - 1);
+      from_[0][i] = base + head * kv.k_head_stride + token * kv.k_token_stride;
+      from_[1][i] = base + head * kv.v_head_stride + token * kv.v_token_stride + kv.v_offset;
+      // Else the sums are made anew at each use.
+      asm("" : "+l"(from_[0][i]), "+l"(from_[1][i]));
+    }
+  }
+
+  // Its next tile, which is the item's `tile`.
+  __device__ void copy(const Item& item, int tile, int stage, uint32_t parity) {
+    auto page_bytes = static_cast<uint32_t>(a_.kv.page_stride);
+    asm("" : "+r"(page_bytes));
+    uint32_t slots[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i)
+      slots[i] = __shfl_sync(0xffffffff, checked(slots_[i * kRows / 32]),
+                             i * kRows % 32 + lane_ / kPieces);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const uint32_t to = shared_address(sm_.tiles[stage][part]);
+      barrier_wait(&sm_.empty[stage][part], parity);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i)
+        copy_16(to + to_[i % kPatterns] + rows_apart(i / kPatterns * 8),
+                from_[part][i % kTokens] + uint64_t{slots[i]} * page_bytes);
+      arrive_when_copied(&sm_.full[stage][part]);
+    }
+#pragma unroll
+    for (int j = 0; j < kLookUps; ++j) slots_[j] = next_[j];
+    look_up(item, tile + 2 * kLoaderWarps, next_);
+  }
+
+ private:
+  static constexpr int kPieces = S::kKeyBytes / 16, kRows = 32 / kPieces;  // of 16 bytes; at once
+  static constexpr int kSteps = S::kTile / kRows, kLookUps = S::kTile / 32;
+  // The swizzle repeats every 8 rows, places in pages every 4.
+  static constexpr int kPatterns = 8 / kRows, kTokens = kRows < 4 ? 4 / kRows : 1;
+  static_assert(kRows <= 8 && kPatterns % kTokens == 0);
+
+  static __device__ constexpr uint32_t rows_apart(int rows) {
+    return (rows >> kUnitShift) * (S::kKeyBytes << kUnitShift) +
+           (rows & (kUnit - 1)) * S::kRowBytes;
+  }
+
+  // Of a tile's rows, a lane each of 32. Rows outside the item are those at its ends: nobody looks
+  // at them.
+  __device__ void look_up(const Item& item, int tile, int (&slots)[kLookUps]) const {
+    const int begin = item.words[5], end = item.words[6];
+    const int key = (begin & ~(S::kTile - 1)) + tile * S::kTile;
+    if (key >= end) return;
+    const int32_t* from = a_.at.page_slots + item.words[7];
+#pragma unroll
+    for (int j = 0; j < kLookUps; ++j)
+      slots[j] = from[max(begin, min(key + 32 * j + lane_, end - 1)) >> a_.page_shift];
+  }
+  // Clamped to the padding slot.
+  __device__ uint32_t checked(int slot) const {
+    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
+  }
+
+  const DecodeArgs& a_;
+  Shared& sm_;
+  const int lane_;
+  uint32_t to_[kPatterns];
+  const char* from_[2][kTokens];          // K, V
+  int slots_[kLookUps], next_[kLookUps];  // of this warp's next two tiles
 };
 
 // A loading warp. The first one leads: it takes items, tells the others of them, and has the
@@ -141,7 +232,8 @@ class Loader {
         warp_(warp),
         lane_(threadIdx.x % 32),
         shift_(S::unit_shift(a)),
-        waited_(!a.early) {}
+        waited_(!a.early),
+        gatherer_(a, sm) {}
 
   __device__ void run() {
     if (waited_) wait_before();
@@ -270,7 +362,12 @@ class Loader {
   // begun: whether queries are on their way.
   __device__ void load_tiles(const Item& item, bool& begun) {
     const int start = begin_ & ~(kTile - 1);
-    first_pages(item, start);
+    if constexpr (S::kGather) {
+      first_ = (warp_ - turn_) & (kLoaderWarps - 1);
+      gatherer_.begin(item, first_);
+    } else {
+      first_pages(item, start);
+    }
     int tiles = 0;
     for (int key = start; key < end_; key += kTile, ++tiles) {
       if (!waited_ && (tiles == kStages || key + kTile > old_)) wait_before();
@@ -278,12 +375,22 @@ class Loader {
       // When the next item's number has come, or has to.
       if (begun && (tiles >= kTakenAfter || key + 2 * kTile >= end_)) fetch_next();
       if constexpr (S::kGather) {
-        tiles & 1 ? gather(key, rows_[1]) : gather(key, rows_[0]);
+        gather(item, tiles);
       } else {
         copy_tile(warp_, key);
       }
       if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
     }
+    turn_ += tiles;
+  }
+
+  // Who has no part in a tile waits for its place and arrives as well: so nobody is a round of the
+  // ring ahead of the others, or behind, where a parity would mean another round.
+  __device__ void gather(const Item& item, int tile) {
+    if (tile % kLoaderWarps == first_) return gatherer_.copy(item, tile, stage_, parity_);
+    barrier_wait(&sm_.empty[stage_][0], parity_);
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(&sm_.full[stage_][0]);
   }
 
   // Queries, one copy for each row.
@@ -302,11 +409,6 @@ class Loader {
 
   // Without kGather. Slots of 64 pages from page entry_ on, two of each lane, and the next 64.
   __device__ void first_pages(const Item& item, int start) {
-    if constexpr (S::kGather) {
-      look_up_rows(start, rows_[0]);
-      look_up_rows(start + kTile, rows_[1]);
-      return;
-    }
     entry_ = start >> a_.page_shift;
     if (start == (item.planned & ~(S::kPlannedTile - 1))) {  // from where the plan looked them up
       ids_ = {item.pages[lane_], item.pages[32 + lane_]};
@@ -356,45 +458,6 @@ class Loader {
                     at & (a_.page_size - 1), kv_head_, slot, full);
   }
 
-  // With kGather: this thread's rows of a tile, kStep apart, and 16 bytes of each. As whole pages
-  // and whole patterns of the swizzle fit into kStep, all of them lie alike in both.
-  static constexpr int kPieces = S::kKeyBytes / 16, kStep = S::kLoaders / kPieces;
-  static constexpr int kGathered = kTile / kStep;
-  static_assert(!S::kGather || kStep % 8 == 0);
-  __device__ int first_row() const { return (warp_ * 32 + lane_) / kPieces; }
-  __device__ void look_up_rows(int key, int (&slots)[kGathered]) const {
-#pragma unroll
-    for (int i = 0; i < kGathered; ++i) {
-      const int at = key + first_row() + i * kStep;
-      slots[i] =
-          at >= begin_ && at < end_ ? a_.at.page_slots[page_start_ + (at >> a_.page_shift)] : -1;
-    }
-  }
-  // And looks up the tile after the next, whose slots take the place of this one's.
-  __device__ void gather(int key, int (&slots)[kGathered]) {
-    const int piece = (warp_ * 32 + lane_) % kPieces, token = first_row() & (a_.page_size - 1);
-    const kv::PagedKvView& kv = a_.kv;
-    const auto page_bytes = static_cast<uint32_t>(kv.page_stride);
-    const uint32_t to = KeyRow<S>(first_row(), kUnitShift).piece(piece);
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const char* from = static_cast<const char*>(kv.base) + piece * 16 +
-                         kv_head_ * (part ? kv.v_head_stride : kv.k_head_stride) +
-                         token * (part ? kv.v_token_stride : kv.k_token_stride) +
-                         (part ? kv.v_offset : 0);
-      char* tile = sm_.tiles[stage_][part] + to;
-      barrier_wait(&sm_.empty[stage_][part], parity_);
-#pragma unroll
-      for (int i = 0; i < kGathered; ++i)
-        if (slots[i] >= 0)
-          copy_16(shared_address(tile + (i * kStep >> kUnitShift) * (S::kKeyBytes << kUnitShift) +
-                                 (i * kStep & (kUnit - 1)) * S::kRowBytes),
-                  from + uint64_t{static_cast<uint32_t>(checked(slots[i]))} * page_bytes);
-      arrive_when_copied(&sm_.full[stage_][part]);
-    }
-    look_up_rows(key + 2 * kTile, slots);
-  }
-
   const DecodeArgs& a_;
   const CUtensorMap* map_;  // without kGather: of what this warp loads
   Shared& sm_;
@@ -407,7 +470,9 @@ class Loader {
   int begin_ = 0, end_ = 0, old_ = 0, page_start_ = 0, kv_head_ = 0;  // of the item
   int entry_ = 0;
   Ids ids_{}, next_ids_{};
-  int rows_[2][kGathered];  // slots of this thread's rows of the next two tiles; -1: not wanted
+  // With kGather: tiles so far; the first of the item's that this warp gathers.
+  int turn_ = 0, first_ = 0;
+  Gatherer<S, kStages> gatherer_;
 };
 
 }  // namespace attune::attention::fa3

@@ -125,16 +125,26 @@ class PrefillProducer {
       if (lane_ < boxes * pieces) {
         const int box = lane_ & (boxes - 1), piece = which + 2 * (lane_ / boxes);
         copy_box(to + piece * Shape::kPieceBytes + box * p_.box_rows * kPieceRow, kIsK ? &k_ : &v_,
-                 piece * 64, now.row, head, now.slot, full);
+                 piece * 64, now.row, head, checked(now.slot), full);
       }
       ring.advance();
     }
   }
-  // A key's, of pages of 2^shift tokens; past the end, any of the sequence: nobody sees it.
-  __device__ int slot_of(const PrefillItem& item, int key, int shift) const {
+  // With kGather: of a tile's keys, a lane each of 32; past the end, any of the sequence: nobody
+  // sees it. Nothing here waits for what is read.
+  static constexpr int kLookUps = kPrefillKeys / 32;
+  __device__ void look_up(const PrefillItem& item, int tile, int shift,
+                          int (&slots)[kLookUps]) const {
     const PrefillBlock& b = item.block;
-    if (b.kv_len <= 0) return 0;
-    const int slot = __ldg(p_.page_slots + b.first_page + (min(key, b.kv_len - 1) >> shift));
+    const int* from = p_.page_slots + b.first_page;
+#pragma unroll
+    for (int j = 0; j < kLookUps; ++j) {
+      const int key = min(tile * kPrefillKeys + 32 * j + lane_, b.kv_len - 1);
+      slots[j] = b.kv_len > 0 ? __ldg(from + (max(key, 0) >> shift)) : 0;
+    }
+  }
+  // Clamped to the padding slot.
+  __device__ int checked(int slot) const {
     return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
   }
   // Eight lanes copy a row of the piece, four rows at once: a lane's have the same place in their
@@ -148,20 +158,16 @@ class PrefillProducer {
     const char* base = (kIsK ? p_.k + head * p_.k_head_stride + in_page * p_.k_token_stride
                              : p_.v + head * p_.v_head_stride + in_page * p_.v_token_stride) +
                        which * kPieceRow + column * 16;
-    constexpr int kLookUps = kPrefillKeys / 32;
+    auto page_bytes = static_cast<uint32_t>(p_.page_stride);
+    asm("" : "+l"(base), "+r"(page_bytes));  // else their parts are added anew for each row
     int next[kLookUps];
-#pragma unroll
-    for (int j = 0; j < kLookUps; ++j)
-      next[j] = slot_of(item, item.last_tile * kPrefillKeys + 32 * j + lane_, shift);
+    look_up(item, item.last_tile, shift, next);
 #pragma unroll 1
     for (int i = 0; i < item.tiles; ++i) {
-      const int before = (item.last_tile - i - 1) * kPrefillKeys;
       int slots[kLookUps];
 #pragma unroll
-      for (int j = 0; j < kLookUps; ++j) {
-        slots[j] = next[j];
-        if (i + 1 < item.tiles) next[j] = slot_of(item, before + 32 * j + lane_, shift);
-      }
+      for (int j = 0; j < kLookUps; ++j) slots[j] = checked(next[j]);
+      look_up(item, item.last_tile - i - 1, shift, next);
       auto& ring = ring_of<kIsK>();
       barrier_wait((kIsK ? barriers_.k_empty : barriers_.v_empty) + ring.stage, ring.parity ^ 1);
       const uint32_t to = shared_ +
@@ -175,7 +181,7 @@ class PrefillProducer {
         for (int k = 0; k < 8; ++k) {
           const auto slot = static_cast<uint32_t>(__shfl_sync(0xffffffff, slots[j], 4 * k + row));
           copy_16((k % 2 ? odd : even) + (32 * j + 4 * k) * kPieceRow,
-                  base + uint64_t{slot} * p_.page_stride);
+                  base + uint64_t{slot} * page_bytes);
         }
       }
       arrive_when_copied((kIsK ? barriers_.k_full : barriers_.v_full) + ring.stage);
@@ -191,7 +197,7 @@ class PrefillProducer {
     }
   }
 
-  // Where a box of a tile lies.
+  // Where a box of a tile lies. Nothing here waits for the slot, which is to be checked.
   struct Place {
     int slot, row;
   };
@@ -203,8 +209,7 @@ class PrefillProducer {
     // Past the end: any page of the sequence, nobody sees it.
     const int page = min(key, b.kv_len - 1) / p_.page_size;
     const int slot = __ldg(p_.page_slots + b.first_page + page);
-    const bool known = static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots);
-    return {known ? slot : 0, key % p_.page_size};
+    return {slot, key % p_.page_size};
   }
 
   const CUtensorMap &q_, &k_, &v_;
