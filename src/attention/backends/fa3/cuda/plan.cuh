@@ -228,7 +228,7 @@ class Planner {
   __device__ int32_t rank_of(int32_t b) const {
     const int32_t n = chunks(b);
     if (n == 0 || longest_ == 0) return 0;
-    const int32_t length = (tiles_[b] + n - 1) / n;
+    const int32_t length = max(1, (tiles_[b] + n - 1) / n);  // a block may see no keys
     return max(0, kLengths - 1 - (length * kLengths - 1) / longest_);
   }
   // orders_[b]: how many chunks of its rank come before those of block b.
