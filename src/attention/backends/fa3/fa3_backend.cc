@@ -106,9 +106,10 @@ bool all_bf16(const std::vector<Call>& calls) {
                                        [](const Call& c) { return c.kv.dtype == DType::kBF16; });
 }
 
-// What is read in the time that an item takes to begin and end, and that a launch's parts take to
-// be added up (measured on an H200).
-constexpr float kItemBytes = 32 << 10, kSplitBytes = 80 << 10;
+// Times in bytes that a multiprocessor reads meanwhile, measured on an H200: what an item takes to
+// begin and end; what it takes to add parts up; how much later a CTA begins that had to wait for
+// the last launch's end.
+constexpr float kItemBytes = 32 << 10, kSplitBytes = 80 << 10, kLateBytes = 128 << 10;
 float tile_bytes(const Fa3Plan& p) {
   const Limits& l = p.limits;
   const DType dtype = l.calls.empty() ? DType::kBF16 : l.calls.front().kv.dtype;
@@ -204,7 +205,8 @@ class Fa3Backend final : public Backend {
                           .max_chunks = p.sizes.max_chunks(),
                           .max_partials = p.sizes.max_partials(p.block_rows),
                           .item_cost = kItemBytes / tile_bytes(p),
-                          .split_cost = kSplitBytes / tile_bytes(p)},
+                          .split_cost = kSplitBytes / tile_bytes(p),
+                          .late_cost = kLateBytes / tile_bytes(p)},
                   .num_windows = static_cast<int32_t>(p.windows.size()),
                   .scratch = p.scratch(),
                   .scratch_stride = plan_scratch(p.limits.max_seqs, p.sizes.max_blocks),

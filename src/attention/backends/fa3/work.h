@@ -60,9 +60,9 @@ struct Cut {
   // position alone. 0: as it suits the batch.
   int32_t fixed = 0;
   int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
-  // In tiles: what an item costs that begins and ends, and what a launch does where parts have to
-  // be added up.
-  float item_cost = 0, split_cost = 0;
+  // In tiles: what an item costs that begins and ends, a launch that has parts to add up, and one
+  // that leaves no room for the next to begin beside its end.
+  float item_cost = 0, split_cost = 0, late_cost = 0;
 };
 
 // A step's layers may have several; there is a plan for each.

@@ -176,7 +176,10 @@ class Planner {
     const float wasted = rounds <= 1             ? 0
                          : longest < 1.1f * mean ? max(at_work, 1 / kMostRate) - at_work
                                                  : 0.5f / (kMostRate * kMostRate);
-    float cost = max(even + wasted * mean, longest / kMostRate) + ceilf(rounds) * a_.cut.item_cost;
+    // As many multiprocessors as add up are still the last launch's when this one begins.
+    const bool late = rounds > 1 || (chunks + 1) * a_.heads > a_.cut.ctas;
+    float cost = max(even + wasted * mean, longest / kMostRate + (late ? a_.cut.late_cost : 0)) +
+                 ceilf(rounds) * a_.cut.item_cost;
     if (partials > 0) cost += a_.cut.split_cost;
     if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
     if (lane() == 0)
