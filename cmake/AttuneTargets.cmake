@@ -13,7 +13,9 @@ target_compile_options(attune_flags INTERFACE -Wall -Wextra -Wno-missing-field-i
                                               # nvcc hands these on to the compiler of host code, but has a -Werror of its own
                                               $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ATTUNE_WERROR}>>:-Werror>
                                               # 2810: nvcc takes the assignment in Result's constructor for a call
-                                              $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo$<SEMICOLON>--diag-suppress=2810>)
+                                              $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo$<SEMICOLON>--diag-suppress=2810>
+                                              # A sixth of the size, line tables and all.
+                                              $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
 # The baseline of every unit; kernels for higher levels are units with flags of their own (src/ops, src/attention).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(attune_flags INTERFACE -march=x86-64-v3)

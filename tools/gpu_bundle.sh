@@ -31,5 +31,5 @@ mkdir "$bundle/data"
 cp -r tests/golden/families tests/golden/*.json "$bundle/data/"
 
 size=$(du -sm "$bundle" | cut -f1)
-((size < 80)) || die "$bundle has $size MB, the limit is 80"
+((size < 60)) || die "$bundle has $size MB, the limit is 60"
 say "$bundle has $size MB: run ./run_gpu_tests in it on a machine with a GPU"
