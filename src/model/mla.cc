@@ -94,21 +94,22 @@ Status Mla::load_head(const TensorView& k, bool k_is_transposed, const TensorVie
 Status Mla::allocate(device::Device& device) {
   const formats::ModelConfig& m = c_.config;
   const int64_t t = c_.options.max_tokens, h = heads(), act = c_.act_bytes();
-  const int64_t q_lora = m.mla.q_lora_rank;
+  const int64_t inter = c_.inter_bytes(), q_lora = m.mla.q_lora_rank;
   items_.reserve(2 * static_cast<size_t>(h));
   return model::allocate(
       {{q_a_, t * q_lora * 4, "query latents"},
        {q_a_act_, t * q_lora * act, "normed query latents"},
        {q_, t * q_width() * 4, "queries"},
        {kv_, t * row() * 4, "latents"},
-       {attn_, t * o_width() * 4, "attention outputs"},
-       {attn_act_, act == 4 ? 0 : t * o_width() * act, "attention outputs"},
+       {attn_, t * o_width() * inter, "attention outputs"},
+       {attn_act_, act == inter ? 0 : t * o_width() * act, "attention outputs"},
        {q_nope_, act == 4 ? 0 : t * h * m.mla.nope_dim * act, "queries to absorb"},
-       {q_absorbed_, t * h * row() * c_.inter_bytes(), "absorbed queries"},
+       {q_absorbed_, t * h * row() * inter, "absorbed queries"},
        {latent_out_, t * h * lora() * act, "absorbed outputs"},
        {latents_, capacity_ * lora() * act, "gathered latents"},
-       {rows_, capacity_ * h * (m.head_dim + m.v_head_dim) * 4, "up-projected keys and values"},
-       {part_, t * o_width() * 4, "a chunk's outputs"},
+       {q_rows_, inter == 4 || capacity_ == 0 ? 0 : t * q_width() * inter, "queries over rows"},
+       {rows_, capacity_ * (q_width() + o_width()) * inter, "up-projected keys and values"},
+       {part_, t * o_width() * inter, "a chunk's outputs"},
        {part_lse_, t * h * 4, "a chunk's LSE"},
        {lse_, t * h * 4, "LSE"}},
       device);
@@ -118,7 +119,7 @@ int64_t Mla::scratch_bytes() const {
   int64_t sum = 0;
   for (const device::Buffer* b :
        {&q_a_, &q_a_act_, &q_, &kv_, &attn_, &attn_act_, &q_nope_, &q_absorbed_, &latent_out_,
-        &latents_, &rows_, &part_, &part_lse_, &lse_})
+        &latents_, &q_rows_, &rows_, &part_, &part_lse_, &lse_})
     sum += b->bytes();
   return sum;
 }
@@ -139,7 +140,7 @@ void Mla::run(int32_t index, const Step& step, float* hidden, device::Stream& st
     }
   }
   const void* attn = attn_.data();
-  if (c_.options.act != DType::kF32) {
+  if (c_.options.act != c_.options.inter) {
     c_.ops->cast({.x = attn_.as<float>(),
                   .ldx = o_width(),
                   .head_stride = 0,
@@ -257,15 +258,27 @@ void Mla::absorbed(const Layer& layer, const Step& step, const AttentionGroup& g
   items_.clear();
   for (int64_t h = 0; h < heads(); ++h)
     c_.append_items(layer.v_up[h], latent_out_.as<char>() + h * lora() * act, heads() * lora(),
-                    group.num_tokens, attn_.as<float>() + first * o_width() + h * m.v_head_dim,
-                    DType::kF32, o_width(), items_);
+                    group.num_tokens,
+                    attn_.as<char>() + (first * o_width() + h * m.v_head_dim) * inter,
+                    c_.options.inter, o_width(), items_);
   c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
 }
 
 void Mla::over_rows(const Layer& layer, const Step& step, const AttentionGroup& group,
                     const kv::PagedKvView& kv, device::Stream& stream) {
-  float* q_rope = q_.as<float>() + group.first_token * q_width() + c_.config.mla.nope_dim;
-  rotate(step, group, q_rope, DType::kF32, q_width(), c_.config.head_dim, stream);
+  const int64_t first = group.first_token * q_width();
+  if (c_.options.inter != DType::kF32)
+    c_.ops->cast({.x = q_.as<float>() + first,
+                  .ldx = q_width(),
+                  .head_stride = 0,
+                  .rows = group.num_tokens,
+                  .heads = 1,
+                  .n = static_cast<int32_t>(q_width()),
+                  .out = q_over_rows() + first * c_.inter_bytes(),
+                  .out_dtype = c_.options.inter},
+                 stream);
+  rotate(step, group, q_over_rows() + (first + c_.config.mla.nope_dim) * c_.inter_bytes(),
+         c_.options.inter, q_width(), c_.config.head_dim, stream);
   const std::span<const int64_t> own(step.in.slot_mapping + group.first_token,
                                      static_cast<size_t>(group.num_tokens));
   for (size_t i = 0; i < group.pieces.size(); ++i) {
@@ -281,8 +294,9 @@ void Mla::make_rows(const Layer& layer, std::span<const int64_t> positions,
   const formats::ModelConfig& m = c_.config;
   ATTUNE_CHECK(static_cast<int64_t>(positions.size()) <= capacity_);
   const auto rows = static_cast<int32_t>(positions.size());
-  float* k = rows_.as<float>();
-  float* v = k + capacity_ * q_width();
+  const int64_t inter = c_.inter_bytes();
+  char* k = rows_.as<char>();
+  char* v = k + capacity_ * q_width() * inter;
   c_.ops->latent_gather({.positions = positions.data(),
                          .rows = rows,
                          .latent_dim = m.mla.kv_lora_rank,
@@ -295,16 +309,17 @@ void Mla::make_rows(const Layer& layer, std::span<const int64_t> positions,
                          .page_size = kv.page_size,
                          .latents = latents_.data(),
                          .latent_dtype = c_.options.act,
-                         .rope = k + m.mla.nope_dim,
+                         .rope = k + m.mla.nope_dim * inter,
+                         .rope_dtype = c_.options.inter,
                          .rope_row_stride = q_width(),
                          .rope_head_stride = m.head_dim},
                         stream);
   items_.clear();
   for (int64_t h = 0; h < heads(); ++h) {
-    c_.append_items(layer.k_up[h], latents_.data(), lora(), rows, k + h * m.head_dim, DType::kF32,
-                    q_width(), items_);
-    c_.append_items(layer.v_up[h], latents_.data(), lora(), rows, v + h * m.v_head_dim, DType::kF32,
-                    o_width(), items_);
+    c_.append_items(layer.k_up[h], latents_.data(), lora(), rows, k + h * m.head_dim * inter,
+                    c_.options.inter, q_width(), items_);
+    c_.append_items(layer.v_up[h], latents_.data(), lora(), rows, v + h * m.v_head_dim * inter,
+                    c_.options.inter, o_width(), items_);
   }
   c_.ops->linear_group(items_.data(), static_cast<int32_t>(items_.size()), stream);
 }
@@ -312,12 +327,12 @@ void Mla::make_rows(const Layer& layer, std::span<const int64_t> positions,
 void Mla::run_piece(const AttentionGroup& group, const MlaPiece& piece, bool merge,
                     device::Stream& stream) {
   const formats::ModelConfig& m = c_.config;
-  const int64_t first = group.first_token + piece.first_token;
-  float* k = rows_.as<float>();
+  const int64_t first = group.first_token + piece.first_token, inter = c_.inter_bytes();
+  char* k = rows_.as<char>();
   const kv::PagedKvView view =
-      kv::make_ragged_view(k, k + capacity_ * q_width(), DType::kF32,
+      kv::make_ragged_view(k, k + capacity_ * q_width() * inter, c_.options.inter,
                            static_cast<int32_t>(capacity_), heads(), m.head_dim, m.v_head_dim);
-  float* out = attn_.as<float>() + first * o_width();
+  char* out = attn_.as<char>() + first * o_width() * inter;
   float* lse = lse_.as<float>() + first * heads();
   group.backend->run(*piece.plan,
                      {.q_heads = heads(),
@@ -325,22 +340,23 @@ void Mla::run_piece(const AttentionGroup& group, const MlaPiece& piece, bool mer
                       .scale = static_cast<float>(m.attention_scale),
                       .soft_cap = static_cast<float>(m.attn_logit_softcap)},
                      view,
-                     {.q = q_.as<float>() + first * q_width(),
-                      .q_dtype = DType::kF32,
+                     {.q = q_over_rows() + first * q_width() * inter,
+                      .q_dtype = c_.options.inter,
                       .q_stride = q_width(),
-                      .out = merge ? part_.as<float>() : out,
-                      .out_dtype = DType::kF32,
+                      .out = merge ? part_.as<char>() : out,
+                      .out_dtype = c_.options.inter,
                       .out_stride = o_width(),
                       .lse = merge ? part_lse_.as<float>() : lse},
                      stream);
   if (!merge) return;
-  c_.ops->merge_state({.part = part_.as<float>(),
+  c_.ops->merge_state({.part = part_.data(),
                        .part_lse = part_lse_.as<float>(),
                        .tokens = piece.num_tokens,
                        .heads = heads(),
                        .v_dim = m.v_head_dim,
                        .out = out,
-                       .lse = lse},
+                       .lse = lse,
+                       .dtype = c_.options.inter},
                       stream);
 }
 

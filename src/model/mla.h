@@ -4,7 +4,8 @@
 //   absorbed: each head's key up-projection is applied to the query instead, attention runs over
 //     the latents as they are (one KV head), and the value up-projection is applied to its result;
 //   rows: the latents of a piece's keys are gathered and up-projected to keys and values of every
-//     head, in a workspace of mla_capacity rows.
+//     head, in a workspace of mla_capacity rows. Like everything that attention is called with,
+//     they have the type of products' outputs (DecoderOptions::inter).
 #pragma once
 
 #include "model/block.h"
@@ -52,6 +53,8 @@ class Mla final : public Block {
   int64_t row() const { return lora() + c_.config.rope.dim; }
   int64_t q_width() const { return int64_t{heads()} * c_.config.head_dim; }
   int64_t o_width() const { return int64_t{heads()} * c_.config.v_head_dim; }
+  // Queries, rotated in place, or a copy of the type that rows have.
+  char* q_over_rows() const { return (q_rows_.data() ? q_rows_ : q_).as<char>(); }
 
   const Context& c_;
   const int64_t capacity_;
@@ -61,6 +64,7 @@ class Mla final : public Block {
   // the same as activations.
   device::Buffer q_a_, q_a_act_, q_, kv_, attn_, attn_act_;
   device::Buffer q_nope_, q_absorbed_, latent_out_;  // absorbed
+  device::Buffer q_rows_;                            // [max_tokens, ...], not of float32
   device::Buffer latents_, rows_;                    // [capacity, ...], K and then V
   device::Buffer part_, part_lse_, lse_;             // [max_tokens, ...] of chunked
 };

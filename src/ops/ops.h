@@ -143,7 +143,8 @@ struct LatentGatherParams {
   int32_t page_size;
   void* latents;       // [rows, latent_dim]
   DType latent_dtype;  // float32, float16 or bfloat16
-  float* rope;         // (row, head, i) at row * rope_row_stride + head * rope_head_stride + i
+  void* rope;          // (row, head, i) at row * rope_row_stride + head * rope_head_stride + i
+  DType rope_dtype;    // float32 or bfloat16
   int64_t rope_row_stride, rope_head_stride;
   float kv_scale = 1;  // what was stored is multiplied by it
 };
@@ -258,11 +259,12 @@ struct BulkReadParams {
 // become the union. An LSE of -inf: that result saw no key and is not read; the other one is kept
 // bit for bit. Both: out and lse stay as they are.
 struct MergeStateParams {
-  const float* part;      // [tokens, heads, v_dim]
+  const void* part;       // [tokens, heads, v_dim]
   const float* part_lse;  // [tokens, heads], natural log
   int32_t tokens, heads, v_dim;
-  float* out;  // [tokens, heads, v_dim]
-  float* lse;  // [tokens, heads]
+  void* out;                  // [tokens, heads, v_dim]
+  float* lse;                 // [tokens, heads]
+  DType dtype = DType::kF32;  // of part and out: float32; on a GPU also bfloat16
 };
 
 struct OpTable {

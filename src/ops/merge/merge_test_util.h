@@ -10,6 +10,7 @@
 
 #include "ops/ops.h"
 #include "ops/test_stream.h"
+#include "tensor/half.h"
 
 namespace attune::ops::test {
 
@@ -23,14 +24,17 @@ struct MergeCase {
 };
 
 // Every mix of rows that saw no key (their outputs NaN) and rows that did, LSEs far apart and large
-// among them.
-inline MergeCase merge_case(int32_t tokens, int32_t heads, int32_t v_dim) {
+// among them. bf16: of numbers that are of that type.
+inline MergeCase merge_case(int32_t tokens, int32_t heads, int32_t v_dim, bool bf16 = false) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   MergeCase c{tokens, heads, v_dim};
   const int64_t rows = c.rows();
   c.part = random_floats(rows * v_dim, 1);
   c.out = random_floats(rows * v_dim, 2);
+  if (bf16)
+    for (std::vector<float>* all : {&c.part, &c.out})
+      for (float& x : *all) x = tensor::bf16_to_f32(tensor::f32_to_bf16(x));
   c.part_lse = random_floats(rows, 3, 4.0f);
   c.lse = random_floats(rows, 4, 4.0f);
   c.exact.resize(rows);
@@ -55,7 +59,8 @@ inline MergeCase merge_case(int32_t tokens, int32_t heads, int32_t v_dim) {
   return c;
 }
 
-inline void expect_merged(const MergeCase& c) {
+// `rounding`: relative, of the results.
+inline void expect_merged(const MergeCase& c, double rounding = 0) {
   for (int64_t r = 0; r < c.rows(); ++r) {
     ASSERT_EQ(std::isinf(c.lse[r]), std::isinf(c.want_lse[r])) << "row " << r;
     if (c.exact[r]) {
@@ -67,7 +72,7 @@ inline void expect_merged(const MergeCase& c) {
       if (c.exact[r]) {
         ASSERT_EQ(double(c.out[d]), c.want[d]) << "row " << r;
       } else {
-        ASSERT_NEAR(c.out[d], c.want[d], 1e-5) << "row " << r;
+        ASSERT_NEAR(c.out[d], c.want[d], 1e-5 + rounding * std::abs(c.want[d])) << "row " << r;
       }
     }
   }

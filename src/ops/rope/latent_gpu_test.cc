@@ -103,13 +103,13 @@ class CudaLatent : public test::GpuTest {
     const auto rows = static_cast<int32_t>(positions.size());
     const int32_t head = rot + 3;
     for (DType out_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const DType rope_dtype = out_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
       const int64_t e = tensor::dtype_bytes(kv, 1);
       const size_t latent_bytes =
           static_cast<size_t>(tensor::dtype_bytes(out_dtype, int64_t{rows} * latent));
-      const size_t rope_size = static_cast<size_t>(rows) * kHeads * head;
-      std::vector<uint8_t> latents(latent_bytes);
-      std::vector<float> rope(rope_size);
-      std::memset(rope.data(), kPoison, rope_size * 4);
+      const auto rope_bytes =
+          static_cast<size_t>(tensor::dtype_bytes(rope_dtype, int64_t{rows} * kHeads * head));
+      std::vector<uint8_t> latents(latent_bytes), rope(rope_bytes, kPoison);
       LatentGatherParams p{};
       p.rows = rows;
       p.latent_dim = latent;
@@ -120,6 +120,7 @@ class CudaLatent : public test::GpuTest {
       p.token_stride = (latent + rot) * e;
       p.page_size = kPage;
       p.latent_dtype = out_dtype;
+      p.rope_dtype = rope_dtype;
       p.rope_row_stride = kHeads * head;
       p.rope_head_stride = head;
       p.kv_scale = scale;
@@ -133,11 +134,11 @@ class CudaLatent : public test::GpuTest {
       p.kv_base = device_pool;
       uint8_t* out = output<uint8_t>(latent_bytes);
       p.latents = out;
-      p.rope = output<float>(rope_size);
+      uint8_t* out_rope = output<uint8_t>(rope_bytes);
+      p.rope = out_rope;
       run(cuda::latent_gather, p);
       ASSERT_EQ(download(out, latent_bytes), latents);
-      const auto got_rope = download(p.rope, rope_size);
-      ASSERT_EQ(std::memcmp(got_rope.data(), rope.data(), rope_size * 4), 0);
+      ASSERT_EQ(download(out_rope, rope_bytes), rope);
     }
   }
 };

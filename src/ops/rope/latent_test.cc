@@ -125,7 +125,8 @@ TEST(LatentGather, RowsComeInAnyOrderAndType) {
       const int32_t rows = 5;
       std::vector<std::byte> latents(rows * kLatent * tensor::dtype_bytes(latent_dtype, 1));
       constexpr int32_t kHead = kRot + 3;
-      std::vector<float> rope(rows * kHeads * kHead, 7.0f);
+      const auto elem = static_cast<size_t>(tensor::dtype_bytes(latent_dtype, 1));
+      std::vector<std::byte> rope(rows * kHeads * kHead * elem, std::byte{0x7f});
       stream.run(table().latent_gather, {.positions = positions.data(),
                                          .rows = rows,
                                          .latent_dim = kLatent,
@@ -138,7 +139,8 @@ TEST(LatentGather, RowsComeInAnyOrderAndType) {
                                          .page_size = kPage,
                                          .latents = latents.data(),
                                          .latent_dtype = latent_dtype,
-                                         .rope = rope.data() + 3,
+                                         .rope = rope.data() + 3 * elem,
+                                         .rope_dtype = latent_dtype,
                                          .rope_row_stride = kHeads * kHead,
                                          .rope_head_stride = kHead});
       for (int32_t r = 0; r < rows; ++r) {
@@ -147,14 +149,18 @@ TEST(LatentGather, RowsComeInAnyOrderAndType) {
                      ? 0.0
                      : widen(pool.bytes.data() + positions[r] * kRow * pool.elem, dtype, i);
         };
+        const auto near = [&](double value) {
+          return latent_dtype == dtype || latent_dtype == DType::kF32 ? 0 : 0.005 * std::abs(value);
+        };
         for (int32_t i = 0; i < kLatent; ++i)
-          ASSERT_NEAR(
-              widen(latents.data(), latent_dtype, r * kLatent + i), at(i),
-              latent_dtype == dtype || latent_dtype == DType::kF32 ? 0 : 0.005 * std::abs(at(i)));
+          ASSERT_NEAR(widen(latents.data(), latent_dtype, r * kLatent + i), at(i), near(at(i)));
         for (int32_t h = 0; h < kHeads; ++h) {
-          const float* head = rope.data() + (r * kHeads + h) * kHead;
-          for (int32_t i = 0; i < 3; ++i) ASSERT_EQ(head[i], 7.0f);
-          for (int32_t i = 0; i < kRot; ++i) ASSERT_EQ(head[3 + i], at(kLatent + i));
+          const int64_t head = (r * kHeads + h) * kHead;
+          for (size_t i = 0; i < 3 * elem; ++i)
+            ASSERT_EQ(rope[static_cast<size_t>(head) * elem + i], std::byte{0x7f});
+          for (int32_t i = 0; i < kRot; ++i)
+            ASSERT_NEAR(widen(rope.data(), latent_dtype, head + 3 + i), at(kLatent + i),
+                        near(at(kLatent + i)));
         }
       }
     }

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "ops/cpu_kernels.h"
 
 namespace attune::ops::cpu {
@@ -27,10 +28,13 @@ void merge_row(float* __restrict a, float* a_lse, const float* __restrict b, flo
 }  // namespace
 
 void merge_state(const MergeStateParams& p, Stream& stream) {
+  ATTUNE_CHECK(p.dtype == DType::kF32);
   const int64_t n = p.v_dim;
+  const auto* part = static_cast<const float*>(p.part);
+  auto* out = static_cast<float*>(p.out);
   for_rows(stream, int64_t{p.tokens} * p.heads, 12 * n, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      merge_row(p.out + r * n, p.lse + r, p.part + r * n, p.part_lse[r], p.v_dim);
+      merge_row(out + r * n, p.lse + r, part + r * n, p.part_lse[r], p.v_dim);
   });
 }
 

@@ -63,8 +63,10 @@ void gather_row(const LatentGatherParams& p, int64_t r) {
     for (int32_t i = 0; i < p.rot_dim; ++i) rope[i] *= p.kv_scale;
   }
   for (int32_t h = 0; h < p.heads; ++h)
-    std::memcpy(p.rope + r * p.rope_row_stride + h * p.rope_head_stride, rope,
-                static_cast<size_t>(p.rot_dim) * 4);
+    convert_row(
+        rope, p.rot_dim, p.rope_dtype,
+        static_cast<char*>(p.rope) +
+            tensor::dtype_bytes(p.rope_dtype, r * p.rope_row_stride + h * p.rope_head_stride));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) latent_append_kernel(LatentAppendPar
 }
 
 // A block per row.
-template <typename Kv, typename Latent>
+template <typename Kv, typename Latent, typename Rope>
 __global__ void __launch_bounds__(kThreads) latent_gather_kernel(LatentGatherParams p) {
   pdl_trigger();
   pdl_wait();
@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(kThreads) latent_gather_kernel(LatentGatherPar
   for (int32_t i = threadIdx.x; i < p.latent_dim; i += kThreads)
     latents[i] = from_float<Latent>(value(i));
   // Every head gets the rotated key: threads go along a head, then on to the next.
-  float* rope = p.rope + row * p.rope_row_stride;
+  Rope* rope = static_cast<Rope*>(p.rope) + row * p.rope_row_stride;
   for (int32_t i = threadIdx.x; i < p.heads * p.rot_dim; i += kThreads)
-    rope[i / p.rot_dim * p.rope_head_stride + i % p.rot_dim] = value(p.latent_dim + i % p.rot_dim);
+    rope[i / p.rot_dim * p.rope_head_stride + i % p.rot_dim] =
+        from_float<Rope>(value(p.latent_dim + i % p.rot_dim));
 }
 
 LaunchShape shape(int32_t rows) {
@@ -83,9 +84,11 @@ void latent_gather(const LatentGatherParams& p, Stream& stream) {
   if (p.rows == 0) return;
   with_element(p.kv_dtype, [&](auto kv) {
     const auto launch = [&](auto latent) {
-      launch_kernel(stream, "latent_gather", shape(p.rows),
-                    {{"rows", p.rows}, {"latent_dim", p.latent_dim}, {"heads", p.heads}},
-                    latent_gather_kernel<decltype(kv), decltype(latent)>, p);
+      with_activation(p.rope_dtype, [&](auto rope) {
+        launch_kernel(stream, "latent_gather", shape(p.rows),
+                      {{"rows", p.rows}, {"latent_dim", p.latent_dim}, {"heads", p.heads}},
+                      latent_gather_kernel<decltype(kv), decltype(latent), decltype(rope)>, p);
+      });
     };
     if (p.latent_dtype == DType::kF16) return launch(__half{});
     with_activation(p.latent_dtype, launch);
