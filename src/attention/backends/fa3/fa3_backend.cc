@@ -75,7 +75,7 @@ struct Fa3Plan final : Plan {
   Status status;
   float *partials = nullptr, *kept = nullptr;
   std::optional<Prefill> prefill;  // none: no kernel
-  bool wide = false;               // the batch is prefill's, as far as the cache's type is
+  bool wide = false;               // the batch is prefill's
 
   int32_t* arrived() const { return memory.as<int32_t>(); }
   int32_t* taken() const {
@@ -96,15 +96,6 @@ bool takes_prefill(const Fa3Plan& p, const Batch& b) {
   return p.prefill && b.phase == Phase::kPrefill && !b.tree_mask && !b.deterministic &&
          int64_t{b.max_q_len} * (p.limits.q_heads / p.limits.kv_heads) > kFewRows;
 }
-// The prefill kernel's only type of cache; calls that are not told may have any.
-bool may_be_bf16(const std::vector<Call>& calls) {
-  return calls.empty() || std::any_of(calls.begin(), calls.end(),
-                                      [](const Call& c) { return c.kv.dtype == DType::kBF16; });
-}
-bool all_bf16(const std::vector<Call>& calls) {
-  return !calls.empty() && std::all_of(calls.begin(), calls.end(),
-                                       [](const Call& c) { return c.kv.dtype == DType::kBF16; });
-}
 
 // Times in bytes that a multiprocessor reads meanwhile, measured on an H200: what an item takes to
 // begin and end; what it takes to add parts up; how much later a CTA begins that had to wait for
@@ -115,10 +106,6 @@ float tile_bytes(const Fa3Plan& p) {
   const DType dtype = l.calls.empty() ? DType::kBF16 : l.calls.front().kv.dtype;
   return static_cast<float>(
       tensor::dtype_bytes(dtype, int64_t{planned_tile(p.block_rows)} * (l.qk_dim + l.v_dim)));
-}
-
-bool has_prefill(const Limits& l) {
-  return Prefill::has_kernel(l) && may_be_bf16(l.calls);
 }
 
 class Fa3Backend final : public Backend {
@@ -135,7 +122,7 @@ class Fa3Backend final : public Backend {
   int64_t workspace_bytes(const Limits& l) const override {
     const Sizes s = sizes_of(l, device_.info().multiprocessors);
     const int64_t few = s.partial_bytes(l.v_dim) + s.kept_bytes(l.v_dim);
-    if (!has_prefill(l)) return few;
+    if (!Prefill::has_kernel(l)) return few;
     return std::max(few, Prefill::workspace_bytes(l, device_.info()));
   }
 
@@ -160,7 +147,7 @@ class Fa3Backend final : public Backend {
     } else {
       plan->status = memory.status();
     }
-    if (plan->status.ok() && has_prefill(limits)) {
+    if (plan->status.ok() && Prefill::has_kernel(limits)) {
       plan->prefill.emplace(device_, limits, workspace);
       plan->status = plan->prefill->status();
     }
@@ -189,8 +176,7 @@ class Fa3Backend final : public Backend {
     p.runs = 0;
     if (p.batch.num_tokens == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
-    if (p.wide) p.prefill->plan_on(p.batch, stream);
-    if (p.wide && all_bf16(p.limits.calls)) return;
+    if (p.wide) return p.prefill->plan_on(p.batch, stream);
     PlanArgs args{.at = p.batch.on_device,
                   .num_seqs = p.batch.num_seqs,
                   .causal = p.batch.causal,
@@ -225,10 +211,7 @@ class Fa3Backend final : public Backend {
     check_layer(p, layer, kv, io);
     if (p.batch.num_tokens == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
-    if (p.wide && kv.dtype == DType::kBF16) {
-      p.prefill->run(p.batch, layer, kv, io, stream);
-      return;
-    }
+    if (p.wide) return p.prefill->run(p.batch, layer, kv, io, stream);
     // Without a list of its own a window's chunks are cut out of all keys'.
     const auto found = std::find(p.windows.begin(), p.windows.end(), layer.window);
     DecodeArgs args{

@@ -1,6 +1,7 @@
 #include "attention/backends/fa3/prefill.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "attention/backends/fa3/base2.h"
 #include "attention/backends/fa3/prefill_launches.h"
@@ -8,6 +9,8 @@
 
 namespace attune::attention::fa3 {
 namespace {
+
+using tensor::DType;
 
 // Heads that share a tile's tokens: as many of a group as a warpgroup has rows for.
 int32_t tile_heads(const Limits& l) {
@@ -54,7 +57,7 @@ bool Prefill::has_kernel(const Limits& l) {
   const bool pages =
       rows_only(l) || kPrefillKeys % l.page_size == 0 || l.page_size % kPrefillKeys == 0;
   return pages && l.kv_heads > 0 && l.q_heads % l.kv_heads == 0 &&
-         has_prefill_kernel(l.qk_dim, l.v_dim);
+         has_prefill_kernel(DType::kBF16, l.qk_dim, l.v_dim);
 }
 
 int64_t Prefill::workspace_bytes(const Limits& l, const device::DeviceInfo& info) {
@@ -111,9 +114,11 @@ void Prefill::run(const Batch& batch, const LayerParams& layer, const kv::PagedK
                   const Io& io, device::Stream& stream) const {
   ATTUNE_CHECK(layer.q_heads == limits_.q_heads && layer.kv_heads == limits_.kv_heads);
   ATTUNE_CHECK(kv.k_dim == limits_.qk_dim && kv.v_dim == limits_.v_dim);
-  ATTUNE_CHECK(kv.dtype == tensor::DType::kBF16 && io.q_dtype == kv.dtype &&
-               io.out_dtype == kv.dtype && !batch.tree_mask);
   const bool rows = reads_rows(batch.path);
+  ATTUNE_CHECK(has_prefill_kernel(kv.dtype, kv.k_dim, kv.v_dim));
+  ATTUNE_CHECK(kv.dtype != DType::kF8E4M3 ||
+               (!rows && std::has_single_bit(static_cast<uint32_t>(kv.page_size))));
+  ATTUNE_CHECK(io.q_dtype == DType::kBF16 && io.out_dtype == DType::kBF16 && !batch.tree_mask);
   PrefillCall call{.kv = kv,
                    .q = io.q,
                    .q_stride = io.q_stride,

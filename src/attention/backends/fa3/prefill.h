@@ -12,8 +12,9 @@ namespace attune::attention::fa3 {
 
 class Prefill {
  public:
-  // Whether there is a kernel for calls within the limits: bfloat16 of these head sizes, pages that
-  // divide a tile or are whole tiles.
+  // Whether there is a kernel for calls within the limits: these head sizes, pages that divide a
+  // tile or are whole tiles. Over caches of bfloat16, and where K's heads are as large as V's, also
+  // pages of binary16 and e4m3.
   static bool has_kernel(const Limits& limits);
   static int64_t workspace_bytes(const Limits& limits, const device::DeviceInfo& info);
 
@@ -23,7 +24,7 @@ class Prefill {
 
   // Not for trees.
   void plan_on(const Batch& batch, device::Stream& stream) const;
-  // REQUIRES: types are bfloat16, plan_on() of the same batch.
+  // REQUIRES: such a cache, q and out are bfloat16, plan_on() of the same batch.
   void run(const Batch& batch, const LayerParams& layer, const kv::PagedKvView& kv, const Io& io,
            device::Stream& stream) const;
 

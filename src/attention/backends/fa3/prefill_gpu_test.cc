@@ -5,6 +5,7 @@
 namespace attune::attention {
 namespace {
 
+using tensor::DType;
 using testing::GpuRun;
 using testing::Problem;
 using testing::ProblemOptions;
@@ -22,9 +23,10 @@ class Fa3PrefillTest : public testing::GpuBackendTest {
     const Status planned = run.plan(p);
     ASSERT_TRUE(planned.ok()) << planned.to_string();
     run.launch(true);
-    run.expect_right(base::cat(what, ": ", o.q_heads, "/", o.kv_heads, " x ", o.head_dim, ", page ",
-                               o.page_size, ", window ", o.window),
-                     true);
+    run.expect_right(
+        base::cat(what, ": ", o.q_heads, "/", o.kv_heads, " x ", o.head_dim, ", page ", o.page_size,
+                  ", ", tensor::dtype_name(o.kv_dtype), ", window ", o.window),
+        true);
   }
   static ProblemOptions options(std::vector<Seq> seqs, int32_t q_heads, int32_t kv_heads) {
     ProblemOptions o{.seqs = std::move(seqs), .phase = Phase::kPrefill};
@@ -40,54 +42,64 @@ const std::vector<Seq> kSeqs = {{129, 129}, {0, 40},   {70, 70}, {17, 300}, {1, 
 
 TEST_F(Fa3PrefillTest, HeadsPagesAndLayouts) {
   int n = 0;
-  for (int32_t dim : {64, 128})
-    for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}, {14, 2}, {16, 1}, {64, 1}})
-      for (int32_t page : backend_->capabilities().page_sizes) {
-        ProblemOptions o = options(kSeqs, q, kv);
-        o.head_dim = dim;
-        o.page_size = page;
-        o.page_padding = n % 2;
-        o.token_major = n % 3 == 1;
-        o.spare_pages = n % 3;
-        o.out_gap = n % 3 == 0 ? 40 : 0;
-        o.seed = ++n;
-        check(o, "prefill");
-      }
+  for (DType dtype : backend_->capabilities().kv_dtypes)
+    for (int32_t dim : {64, 128})
+      for (const auto& [q, kv] : {std::pair{32, 8}, {4, 4}, {14, 2}, {16, 1}, {64, 1}})
+        for (int32_t page : backend_->capabilities().page_sizes) {
+          ProblemOptions o = options(kSeqs, q, kv);
+          o.kv_dtype = dtype;
+          o.head_dim = dim;
+          o.page_size = page;
+          o.page_padding = n % 2;
+          o.token_major = n % 3 == 1;
+          o.spare_pages = n % 3;
+          o.out_gap = n % 3 == 0 ? 40 : 0;
+          o.seed = ++n;
+          check(o, "prefill");
+        }
 }
 
 TEST_F(Fa3PrefillTest, LongSequences) {
-  for (int32_t page : {16, 64}) {
-    ProblemOptions o = options({{1500, 1500}, {300, 300}, {500, 2047}}, 32, 8);
-    o.page_size = page;
-    check(o, "long");
-    o.seqs = {{3000, 3000}};
-    check(o, "one");
-  }
+  for (DType dtype : backend_->capabilities().kv_dtypes)
+    for (int32_t page : {16, 64}) {
+      ProblemOptions o = options({{1500, 1500}, {300, 300}, {500, 2047}}, 32, 8);
+      o.kv_dtype = dtype;
+      o.page_size = page;
+      check(o, "long");
+      o.seqs = {{3000, 3000}};
+      check(o, "one");
+    }
 }
 
 // Keys in parts whose sums meet in memory; as many as suit, as told, and none.
 TEST_F(Fa3PrefillTest, ShortChunksOnLongContexts) {
-  for (int32_t splits : {0, 1, 2, 7})
-    for (int32_t window : {0, 700}) {
-      ProblemOptions o = options({{100, 6000}, {40, 2500}, {20, 20}}, 8, 2);
-      o.window = window;
-      check(o, base::cat("splits ", splits).c_str(), {.num_splits = splits});
-      o.soft_cap = 20;
-      o.seqs = {{90, 9000}};
-      check(o, base::cat("splits ", splits, ", soft cap").c_str(), {.num_splits = splits});
-    }
+  for (DType dtype : backend_->capabilities().kv_dtypes)
+    for (int32_t splits : {0, 1, 2, 7})
+      for (int32_t window : {0, 700}) {
+        ProblemOptions o = options({{100, 6000}, {40, 2500}, {20, 20}}, 8, 2);
+        o.kv_dtype = dtype;
+        o.window = window;
+        check(o, base::cat("splits ", splits).c_str(), {.num_splits = splits});
+        o.soft_cap = 20;
+        o.seqs = {{90, 9000}};
+        check(o, base::cat("splits ", splits, ", soft cap").c_str(), {.num_splits = splits});
+      }
 }
 
 TEST_F(Fa3PrefillTest, WindowsNoMaskAndMoreQueriesThanKeys) {
-  for (int32_t window : {0, 1, 100, 128})
-    for (bool causal : {true, false}) {
-      ProblemOptions o = options(kSeqs, 8, 2);
-      o.window = window;
-      o.causal = causal;
-      check(o, causal ? "causal" : "not causal");
-    }
-  ProblemOptions o = options({{300, 200}, {90, 3}, {140, 0}, {64, 64}}, 8, 2);
-  check(o, "more queries than keys");
+  for (DType dtype : backend_->capabilities().kv_dtypes) {
+    for (int32_t window : {0, 1, 100, 128})
+      for (bool causal : {true, false}) {
+        ProblemOptions o = options(kSeqs, 8, 2);
+        o.kv_dtype = dtype;
+        o.window = window;
+        o.causal = causal;
+        check(o, causal ? "causal" : "not causal");
+      }
+    ProblemOptions o = options({{300, 200}, {90, 3}, {140, 0}, {64, 64}}, 8, 2);
+    o.kv_dtype = dtype;
+    check(o, "more queries than keys");
+  }
 }
 
 TEST_F(Fa3PrefillTest, EveryHeadByItself) {

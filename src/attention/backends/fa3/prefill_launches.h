@@ -19,8 +19,9 @@ struct PrefillCall {
   int32_t tokens = 0, ctas = 0;
   PrefillParams params;
 };
-// Head sizes that there is a kernel for.
-bool has_prefill_kernel(int32_t qk_dim, int32_t v_dim);
+// Whether there is a kernel for caches of a type and heads of these sizes; over e4m3 only for
+// pages.
+bool has_prefill_kernel(tensor::DType kv_dtype, int32_t qk_dim, int32_t v_dim);
 void launch_prefill(device::Stream& stream, const PrefillCall& call);
 
 }  // namespace attune::attention::fa3

@@ -9,8 +9,10 @@
 // row's bits are does not depend on its neighbours.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/backends/fa3/cuda/prefill_consumer.cuh"
-#include "attention/backends/fa3/cuda/prefill_producer.cuh"
+#include "attention/backends/fa3/cuda/prefill_convert.cuh"
 #include "device/cuda/launch.cuh"
 
 namespace attune::attention::fa3 {
@@ -23,20 +25,24 @@ __device__ void prefill_ring_init(uint64_t* full, uint64_t* empty, int filling, 
   }
 }
 
-// kGather: pages below kPrefillLeastBox tokens.
-template <int kQkDim, int kVDim, bool kGather>
+// Kv: bfloat16, binary16 or e4m3, the caches' type. kGather, not of e4m3: pages below
+// kPrefillLeastBox tokens.
+template <int kQkDim, int kVDim, typename Kv, bool kGather>
 __global__ void __launch_bounds__(kPrefillThreads, 1)
     prefill_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ PrefillParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Shape = PrefillShape<kQkDim, kVDim>;
+  using Shape = PrefillShape<kQkDim, kVDim, Kv>;
   extern __shared__ __align__(1024) uint8_t prefill_shared[];
   auto& barriers = *reinterpret_cast<PrefillBarriers*>(prefill_shared + Shape::kBarriers);
   if (threadIdx.x == 0) {
     constexpr int kConsumers = 8, kFollowers = Shape::kKWarps + Shape::kVWarps - 1;  // warps
-    prefill_ring_init<Shape::kQStages>(barriers.q_full, barriers.q_empty, 1,
-                                       kConsumers + kFollowers);
-    for (int i = 0; i < Shape::kQStages; ++i) barrier_init(barriers.item_full + i);
+    prefill_ring_init<Shape::kQStages>(barriers.q_full, barriers.q_empty,
+                                       Shape::kF16 ? Shape::kVWarps : 1, kConsumers + kFollowers);
+    for (int i = 0; i < Shape::kQStages; ++i) {
+      barrier_init(barriers.item_full + i);
+      if (Shape::kF16) barrier_init(barriers.q_raw + i);
+    }
     constexpr int kArrivals = kGather ? 32 : 1;  // of a warp
     prefill_ring_init<Shape::kKStages>(barriers.k_full, barriers.k_empty,
                                        Shape::kKWarps * kArrivals, kConsumers);
@@ -48,12 +54,15 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   device::pdl_wait();
   device::pdl_trigger();
   const uint32_t shared = shared_address(prefill_shared);
+  constexpr int kFewer = Shape::kF8 ? 88 : kGather ? 72 : 56;
   if (threadIdx.x < 128) {
-    fewer_registers<kGather ? 72 : 56>();
-    PrefillProducer<kQkDim, kVDim, kGather>(q, k, v, p, shared, barriers).run();
+    fewer_registers<kFewer>();
+    using Producer = std::conditional_t<Shape::kF8, PrefillConverter<kQkDim, kVDim, Kv, kGather>,
+                                        PrefillProducer<kQkDim, kVDim, Kv, kGather>>;
+    Producer(q, k, v, p, shared, barriers).run();
   } else {
-    more_registers<kGather ? 216 : 224>();
-    PrefillConsumer<kQkDim, kVDim, kGather>(p, shared, barriers).run();
+    more_registers<(504 - kFewer) / 2>();
+    PrefillConsumer<kQkDim, kVDim, Kv, kGather>(p, shared, barriers).run();
   }
 #endif
 }

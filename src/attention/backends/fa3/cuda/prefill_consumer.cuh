@@ -7,10 +7,11 @@
 
 namespace attune::attention::fa3 {
 
-template <int kQkDim, int kVDim, bool kGather>
+template <int kQkDim, int kVDim, typename Kv, bool kGather>
 class PrefillConsumer {
  public:
-  using Shape = PrefillShape<kQkDim, kVDim>;
+  using Shape = PrefillShape<kQkDim, kVDim, Kv>;
+  using Softmax = PrefillSoftmax<Shape::kF16 ? 7 : 0>;
   static constexpr int kKeys = kPrefillKeys;
 
   __device__ PrefillConsumer(const PrefillParams& p, uint32_t shared, PrefillBarriers& barriers)
@@ -51,7 +52,7 @@ class PrefillConsumer {
     float s[kKeys / 2], o[kVDim / 2];  // scores, then weights; sums of values
     uint32_t w[kKeys / 4];             // weights as the products take them
     int add;                           // whether there are sums yet
-    PrefillSoftmax softmax;
+    Softmax softmax;
   };
 
   // Of a block's last tile, whose scores are being made; nothing runs beside.
@@ -132,8 +133,8 @@ class PrefillConsumer {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kQkDim / 16; ++i)
-      product_shared(s, operand_at(q, i / 4 * Shape::kGroupPieceBytes + i % 4 * 32),
-                     operand_at(k, i / 4 * Shape::kPieceBytes + i % 4 * 32), i > 0);
+      product_shared<Shape::kF16>(s, operand_at(q, i / 4 * Shape::kGroupPieceBytes + i % 4 * 32),
+                                  operand_at(k, i / 4 * Shape::kPieceBytes + i % 4 * 32), i > 0);
     wgmma_commit();
   }
   __device__ __forceinline__ void values(float (&o)[kVDim / 2], const uint32_t (&w)[kKeys / 4],
@@ -143,7 +144,8 @@ class PrefillConsumer {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
-      product_registers<kVDim>(o, w + 4 * i, operand_at(v, i * 16 * kPieceRow), i > 0 ? 1 : add);
+      product_registers<kVDim, Shape::kF16>(o, w + 4 * i, operand_at(v, i * 16 * kPieceRow),
+                                            i > 0 ? 1 : add);
     wgmma_commit();
   }
   // Each warpgroup issues its products as one batch, in turn.
@@ -198,7 +200,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void to_weights(const float (&s)[kKeys / 2],
                                              uint32_t (&w)[kKeys / 4]) const {
 #pragma unroll
-    for (int i = 0; i < kKeys / 4; ++i) w[i] = pack<false>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kKeys / 4; ++i) w[i] = pack<Shape::kF16>(s[2 * i], s[2 * i + 1]);
   }
   __device__ __forceinline__ void rescale(float (&o)[kVDim / 2], const float (&keep)[2]) const {
     if (__all_sync(0xffffffff, keep[0] == 1.0f && keep[1] == 1.0f)) return;
@@ -232,7 +234,7 @@ class PrefillConsumer {
   }
   // This part of the keys goes to memory; the warpgroup that comes last adds up all of them, in
   // their order. Whether this one is it.
-  __device__ bool merge(const PrefillItem& item, PrefillSoftmax& softmax, float (&o)[kVDim / 2]) {
+  __device__ bool merge(const PrefillItem& item, Softmax& softmax, float (&o)[kVDim / 2]) {
     const int thread = 32 * warp_ + lane_;
     const auto sums = [&](int part) {
       return p_.part_sums + part_at(item, part) * (kVDim / 2) * 128 + thread;
@@ -284,7 +286,7 @@ class PrefillConsumer {
   }
 
   // What the denominators leave of the sums, and the logarithms of those.
-  __device__ void scale_rows(const PrefillItem& item, const PrefillSoftmax& softmax, int rows,
+  __device__ void scale_rows(const PrefillItem& item, const Softmax& softmax, int rows,
                              float (&scale)[2]) const {
     const int row = 16 * warp_ + lane_ / 4;
 #pragma unroll
@@ -292,7 +294,7 @@ class PrefillConsumer {
       const int r = row + 8 * h;
       const PrefillRow at(p_, r);
       const int64_t head = item.head * p_.tile_heads + at.head;
-      float sum = softmax.sum[h], top = softmax.top[h] * p_.to_log2;
+      float sum = softmax.sum[h], top = softmax.log2_unit(h, p_.to_log2);
       if (p_.sinks && r < rows) {
         const float sink = __ldg(p_.sinks + head) * kLog2E;
         if (top == -INFINITY) top = sink;
@@ -306,7 +308,7 @@ class PrefillConsumer {
   }
 
   // A warp's 16 rows, whole rows at a time, through its own shared memory.
-  __device__ void store(const PrefillItem& item, PrefillSoftmax& softmax, float (&o)[kVDim / 2],
+  __device__ void store(const PrefillItem& item, Softmax& softmax, float (&o)[kVDim / 2],
                         int place) {
     softmax.finish();
     if (item.block.parts > 1 && !merge(item, softmax, o)) {

@@ -8,7 +8,7 @@
 
 namespace attune::attention::fa3 {
 
-// Pieces of 64 dims of bfloat16, swizzled by 128 bytes. REQUIRES: has_tensor_maps(); strides are
+// Pieces of 64 dims of 16 bits, swizzled by 128 bytes. REQUIRES: has_tensor_maps(); strides are
 // multiples of 16 bytes.
 
 // Of (dim, head, token), boxes of `heads` by `tokens`; token_stride in elements.

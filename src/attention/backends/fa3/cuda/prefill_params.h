@@ -51,7 +51,7 @@ struct PrefillParams {
   // A row of a warpgroup divided by tile_heads: times this, shifted by 16.
   uint32_t token_factor = 0;
   int32_t num_slots = 0, page_size = 0, box_rows = 0;
-  // Of pages below kPrefillLeastBox; strides in bytes.
+  // Of pages below kPrefillLeastBox and of caches of 8 bits; strides in bytes.
   const char *k = nullptr, *v = nullptr;
   uint32_t page_stride = 0;
   int64_t k_head_stride = 0, k_token_stride = 0, v_head_stride = 0, v_token_stride = 0;

@@ -1,15 +1,16 @@
 // The prefill kernel's warps that take the work and fill the rings. A box costs its warp some 100
 // cycles, so that small pages need several; of the smallest, rows are copied 16 bytes a thread.
+// Where operands are binary16, V's warps convert the queries.
 #pragma once
 
 #include "attention/backends/fa3/cuda/prefill_shape.cuh"
 
 namespace attune::attention::fa3 {
 
-template <int kQkDim, int kVDim, bool kGather>
+template <int kQkDim, int kVDim, typename Kv, bool kGather>
 class PrefillProducer {
  public:
-  using Shape = PrefillShape<kQkDim, kVDim>;
+  using Shape = PrefillShape<kQkDim, kVDim, Kv>;
 
   __device__ PrefillProducer(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
                              const PrefillParams& p, uint32_t shared, PrefillBarriers& barriers)
@@ -25,7 +26,7 @@ class PrefillProducer {
   __device__ void run() {
     const int warp = static_cast<int>(threadIdx.x / 32), which = warp % 2;
     if (warp == 0) {
-      take_items();
+      take_items([&](const PrefillItem& item) { load<true>(item, 0); });
     } else if (warp < 2 && which < Shape::kKWarps) {
       follow<true>(which);
     } else if (warp >= 2 && which < Shape::kVWarps) {
@@ -33,10 +34,11 @@ class PrefillProducer {
     }
   }
 
- private:
+ protected:
   // Blocks are taken in the plan's order, the longest first; who takes which does not matter to the
-  // results.
-  __device__ void take_items() {
+  // results. `work` of each.
+  template <typename Work>
+  __device__ void take_items(const Work& work) {
     const int heads = __ldcg(&p_.counters->heads);
     const int total = __ldcg(&p_.counters->blocks) * heads;
     int index = static_cast<int>(blockIdx.x);
@@ -45,7 +47,7 @@ class PrefillProducer {
       int next = 0;
       if (lane_ == 0) next = static_cast<int>(gridDim.x + atomicAdd(&p_.counters->taken, 1u));
       queries(item);
-      load<true>(item, 0);
+      work(item);
       index = __shfl_sync(0xffffffff, next, 0);
     }
     queries({});
@@ -54,22 +56,24 @@ class PrefillProducer {
       p_.counters->done = 0;
     }
   }
-  template <bool kIsK>
-  __device__ void follow(int which) {
+  // What another warp takes, and where its queries are; without tiles: that was all.
+  template <typename Work>
+  __device__ void follow_items(const Work& work) {
     while (true) {
       barrier_wait(&barriers_.item_full[items_.stage], items_.parity);
       const PrefillItem item = barriers_.items[items_.stage];
       __syncwarp();
       if (lane_ == 0) barrier_arrive(&barriers_.q_empty[items_.stage]);
+      const Ring<Shape::kQStages> at = items_;
       items_.advance();
+      work(item, at);
       if (item.tiles == 0) return;
-      load<kIsK>(item, which);
     }
   }
 
   // The item, and its queries.
   __device__ void queries(const PrefillItem& item) {
-    uint64_t* full = &barriers_.q_full[items_.stage];
+    uint64_t* full = (Shape::kF16 ? barriers_.q_raw : barriers_.q_full) + items_.stage;
     const int box_bytes = p_.tile_heads * p_.tile_tokens * kPieceRow;
     if (lane_ == 0) {
       barrier_wait(&barriers_.q_empty[items_.stage], items_.parity ^ 1);
@@ -90,6 +94,41 @@ class PrefillProducer {
                item.block.first_row + half * p_.tile_tokens, full);
     }
     items_.advance();
+  }
+  // This warp's part of an item's queries becomes binary16, where they lie.
+  __device__ void convert_queries(const PrefillItem& item, int which,
+                                  const Ring<Shape::kQStages>& at) const {
+    constexpr int kBytes = Shape::kQBytes / Shape::kVWarps, kAtOnce = 4;
+    const uint32_t q = shared_ + at.stage * Shape::kQBytes + which * kBytes + lane_ * 16;
+    if (item.tiles > 0) {
+      barrier_wait(&barriers_.q_raw[at.stage], at.parity);
+#pragma unroll 1
+      for (int first = 0; first < kBytes; first += kAtOnce * 512) {
+        uint4 x[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) x[i] = load_16(q + first + i * 512);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+          store_16(q + first + i * 512,
+                   {to_half(x[i].x), to_half(x[i].y), to_half(x[i].z), to_half(x[i].w)});
+      }
+      fence_copies();
+    }
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(&barriers_.q_full[at.stage]);
+  }
+  // Clamped to the padding slot.
+  __device__ int checked(int slot) const {
+    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
+  }
+
+ private:
+  template <bool kIsK>
+  __device__ void follow(int which) {
+    follow_items([&](const PrefillItem& item, const Ring<Shape::kQStages>& at) {
+      if (Shape::kF16 && !kIsK) convert_queries(item, which, at);
+      if (item.tiles > 0) load<kIsK>(item, which);
+    });
   }
 
   // Every second piece, from `which` on, of the item's tiles of K or V.
@@ -142,10 +181,6 @@ class PrefillProducer {
       const int key = min(tile * kPrefillKeys + 32 * j + lane_, b.kv_len - 1);
       slots[j] = b.kv_len > 0 ? __ldg(from + (max(key, 0) >> shift)) : 0;
     }
-  }
-  // Clamped to the padding slot.
-  __device__ int checked(int slot) const {
-    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
   }
   // Eight lanes copy a row of the piece, four rows at once: a lane's have the same place in their
   // pages, which are of 1, 2 or 4.
@@ -213,13 +248,15 @@ class PrefillProducer {
   }
 
   const CUtensorMap &q_, &k_, &v_;
+  Ring<Shape::kKStages> k_ring_;
+  Ring<Shape::kVStages> v_ring_;
+
+ protected:
   const PrefillParams& p_;
   const uint32_t shared_;
   PrefillBarriers& barriers_;
   const int lane_;
   Ring<Shape::kQStages> items_;
-  Ring<Shape::kKStages> k_ring_;
-  Ring<Shape::kVStages> v_ring_;
 };
 
 }  // namespace attune::attention::fa3

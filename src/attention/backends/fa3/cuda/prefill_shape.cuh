@@ -1,13 +1,18 @@
 // How the prefill kernel's CTAs lie in shared memory, and what their warps tell each other.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/backends/fa3/cuda/prefill_params.h"
 #include "attention/backends/fa3/cuda/wgmma.cuh"
 
 namespace attune::attention::fa3 {
 
-template <int kQkDim, int kVDim>
+// Kv: the caches' type. Keys and values of 8 bits are staged, and lie in the rings as binary16.
+template <int kQkDim, int kVDim, typename Kv>
 struct PrefillShape {
+  static constexpr bool kF8 = std::is_same_v<Kv, __nv_fp8_e4m3>;
+  static constexpr bool kF16 = kF8 || std::is_same_v<Kv, __half>;  // operands
   static constexpr int kQPieces = kQkDim / 64, kVPieces = kVDim / 64;
   static constexpr int kPieceBytes = kPrefillKeys * kPieceRow;
   static constexpr int kGroupPieceBytes = kGroupRows * kPieceRow;
@@ -15,14 +20,18 @@ struct PrefillShape {
   static constexpr int kQBytes = 2 * kGroupQBytes;
   static constexpr int kKBytes = kQPieces * kPieceBytes, kVBytes = kVPieces * kPieceBytes;
   static constexpr int kQStages = kQkDim > 128 ? 1 : 2;
-  static constexpr int kKStages = kQkDim == 64 ? 4 : kQkDim == 128 ? 3 : 2;
+  static constexpr int kKStages = kQkDim == 64 ? 4 : kQkDim == 128 && !kF8 ? 3 : 2;
   static constexpr int kVStages = kQkDim == 64 ? 4 : 2;
-  // Producer warps: two each share the pieces of K and of V, the first takes the work too.
-  static constexpr int kKWarps = kQPieces > 1 ? 2 : 1, kVWarps = kVPieces > 1 ? 2 : 1;
+  // Producer warps: two each share the pieces of K and of V (of 8 bits: the rows), the first takes
+  // the work too.
+  static constexpr int kKWarps = kF8 || kQPieces > 1 ? 2 : 1, kVWarps = kF8 || kVPieces > 1 ? 2 : 1;
   // Results leave through the queries' place; where the next ones come there, through their own.
   static constexpr int kOutBytes = kQStages == 1 ? 8 * 16 * kPieceRow : 0;
+  // Of 8 bits: each warp's half of a tile.
+  static constexpr int kStagedBytes = kF8 ? kPrefillKeys / 2 * kQkDim : 0;
   static constexpr int kK = kQStages * kQBytes, kV = kK + kKStages * kKBytes,
-                       kOut = kV + kVStages * kVBytes, kBarriers = kOut + kOutBytes;
+                       kOut = kV + kVStages * kVBytes, kStaged = kOut + kOutBytes,
+                       kBarriers = kStaged + 4 * kStagedBytes;
 };
 
 // What a CTA works on; no tiles: there is nothing more.
@@ -35,11 +44,12 @@ struct PrefillItem {
 struct PrefillBarriers {
   uint64_t item_full[2], q_full[2], q_empty[2], k_full[4], k_empty[4], v_full[4], v_empty[4];
   PrefillItem items[2];
-  uint32_t last[2];  // whether a warpgroup's part of a block was the last to come
+  uint32_t last[2];   // whether a warpgroup's part of a block was the last to come
+  uint64_t q_raw[2];  // queries that are to be converted
 };
 
-template <int kQkDim, int kVDim>
-inline constexpr int kPrefillShared = PrefillShape<kQkDim, kVDim>::kBarriers +
+template <int kQkDim, int kVDim, typename Kv>
+inline constexpr int kPrefillShared = PrefillShape<kQkDim, kVDim, Kv>::kBarriers +
                                       static_cast<int>(sizeof(PrefillBarriers));
 
 inline constexpr int kPrefillThreads = 384;

@@ -29,7 +29,10 @@ struct PrefillSight {
 };
 
 // Online softmax (arXiv:1805.02867) of a thread's two rows. A maximum is kept until it is passed by
-// 2^8: weights and sums stay far from their types' limits, and sums are rarely multiplied.
+// 2^8: weights and sums stay far from their types' limits, and sums are rarely multiplied. All are
+// 2^kLift times as large: binary16 ends at 2^16, and where a weight is small it has but multiples
+// of 2^-24.
+template <int kLift>
 struct PrefillSoftmax {
   float top[2], sum[2];  // the sum is of the thread's own columns
 
@@ -48,7 +51,7 @@ struct PrefillSoftmax {
       const bool passed = (most[h] - top[h]) * to_log2 > 8.0f;
       keep[h] = passed ? exp2_fast((top[h] - most[h]) * to_log2) : 1.0f;
       top[h] = passed ? most[h] : top[h];
-      base[h] = top[h] == -INFINITY ? 0.0f : -top[h] * to_log2;
+      base[h] = top[h] == -INFINITY ? 0.0f : -log2_unit(h, to_log2);
     }
     float more[2][2] = {};
 #pragma unroll
@@ -65,6 +68,10 @@ struct PrefillSoftmax {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], keep[h], more[h][0] + more[h][1]);
+  }
+  // What a row's weights and sums are relative to, as its logarithm.
+  __device__ __forceinline__ float log2_unit(int h, float to_log2) const {
+    return top[h] * to_log2 - static_cast<float>(kLift);
   }
   // The assembler moves a wait for products ahead of all that does not need it, which then no
   // longer runs beside them. A branch on the sums, which never have these bits, holds it back.

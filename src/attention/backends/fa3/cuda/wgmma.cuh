@@ -46,41 +46,54 @@ __device__ __forceinline__ uint32_t operand_at(uint32_t operand, uint32_t bytes)
 #define ATTUNE_R32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define ATTUNE_R64 ATTUNE_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define ATTUNE_UPPER "0x40000040"
-// Both from shared memory.
-#define ATTUNE_SHARED(n, registers, of_a, of_b, of_add, ...)                                       \
+// Both from shared memory; `types` of the operands.
+#define ATTUNE_SHARED(types, n, registers, of_a, of_b, of_add, ...)                                \
   asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %" of_add ", 0; mov.b64 a, {%" of_a  \
                ", " ATTUNE_UPPER "}; mov.b64 b, {%" of_b ", " ATTUNE_UPPER "}; "                   \
-               "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" registers               \
+               "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" registers               \
                "}, a, b, p, 1, 1, 0, 0;}"                                                          \
                : __VA_ARGS__ : "r"(a), "r"(b), "r"(add))
 // The first from registers, the second's rows along the sum.
-#define ATTUNE_REGISTERS(n, registers, a0, a1, a2, a3, of_b, of_add, ...)                          \
+#define ATTUNE_REGISTERS(types, n, registers, a0, a1, a2, a3, of_b, of_add, ...)                   \
   asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %" of_add ", 0; mov.b64 b, {%" of_b     \
                ", " ATTUNE_UPPER "}; wgmma.mma_async.sync.aligned.m64n" n                          \
-               "k16.f32.bf16.bf16 {" registers "}, {%" a0 ",%" a1 ",%" a2 ",%" a3                  \
+               "k16.f32." types " {" registers "}, {%" a0 ",%" a1 ",%" a2 ",%" a3                  \
                "}, b, p, 1, 1, 1;}"                                                                \
                : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add))
 // clang-format on
 
 // c = a * b^T (+ c where `add`) of 16 along the sum, 64 rows of a by 128 rows of b. Of thread t of
 // the warpgroup: c[4j + 2h + e] is row 16 (t / 32) + t % 32 / 4 + 8h, column 8j + 2 (t % 4) + e.
+// kF16: of binary16 instead of bfloat16.
+template <bool kF16>
 __device__ __forceinline__ void product_shared(float (&c)[64], uint32_t a, uint32_t b, int add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ATTUNE_SHARED("128", ATTUNE_R64, "64", "65", "66", ATTUNE_64(c));
+  if constexpr (kF16) {
+    ATTUNE_SHARED("f16.f16", "128", ATTUNE_R64, "64", "65", "66", ATTUNE_64(c));
+  } else {
+    ATTUNE_SHARED("bf16.bf16", "128", ATTUNE_R64, "64", "65", "66", ATTUNE_64(c));
+  }
 #endif
 }
 
 // c = a * b (+ c where `add`): a's rows as c's, thread t of a warp has in a[2k + h] row t / 4 + 8h,
 // columns 8k + 2 (t % 4) and the next; b has 16 rows of kColumns (operand_across).
-template <int kColumns>
+template <int kColumns, bool kF16>
 __device__ __forceinline__ void product_registers(float (&c)[kColumns / 2], const uint32_t* a,
                                                   uint32_t b, int add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kColumns == 128) {
-    ATTUNE_REGISTERS("128", ATTUNE_R64, "64", "65", "66", "67", "68", "69", ATTUNE_64(c));
+  static_assert(kColumns == 128 || kColumns == 64);
+  if constexpr (kColumns == 128 && kF16) {
+    ATTUNE_REGISTERS("f16.f16", "128", ATTUNE_R64, "64", "65", "66", "67", "68", "69",
+                     ATTUNE_64(c));
+  } else if constexpr (kColumns == 128) {
+    ATTUNE_REGISTERS("bf16.bf16", "128", ATTUNE_R64, "64", "65", "66", "67", "68", "69",
+                     ATTUNE_64(c));
+  } else if constexpr (kF16) {
+    ATTUNE_REGISTERS("f16.f16", "64", ATTUNE_R32, "32", "33", "34", "35", "36", "37", ATTUNE_32(c));
   } else {
-    static_assert(kColumns == 64);
-    ATTUNE_REGISTERS("64", ATTUNE_R32, "32", "33", "34", "35", "36", "37", ATTUNE_32(c));
+    ATTUNE_REGISTERS("bf16.bf16", "64", ATTUNE_R32, "32", "33", "34", "35", "36", "37",
+                     ATTUNE_32(c));
   }
 #endif
 }
@@ -121,6 +134,14 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 #endif
 }
+// A thread's copy_16() since it last did so make a group; waits until but kLeft groups are there.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
 // Barriers by number, 0 is __syncthreads's; `threads` of those that wait and that arrive.
 __device__ __forceinline__ void named_wait(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -141,6 +162,20 @@ __device__ __forceinline__ void more_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 #endif
+}
+
+__device__ __forceinline__ uint4 load_16(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_16(uint32_t address, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+               "r"(x.z), "r"(x.w)
+               : "memory");
 }
 
 // Four 8x8 matrices of 16-bit numbers, of which lane i tells the address of row i % 8 of matrix
