@@ -188,7 +188,6 @@ class Fa3Backend final : public Backend {
                   .cut = {.ctas = p.sizes.ctas,
                           .num_splits = p.batch.deterministic ? 0 : p.limits.tuning.num_splits,
                           .fixed = p.batch.deterministic ? kFixedKeys : 0,
-                          .max_chunks = p.sizes.max_chunks(),
                           .max_partials = p.sizes.max_partials(p.block_rows),
                           .item_cost = kItemBytes / tile_bytes(p),
                           .split_cost = kSplitBytes / tile_bytes(p),

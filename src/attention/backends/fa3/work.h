@@ -59,7 +59,7 @@ struct Cut {
   // Keys of a chunk, counted from key 0, whole tiles: a row's sums then depend on its
   // position alone. 0: as it suits the batch.
   int32_t fixed = 0;
-  int32_t max_chunks = 0, max_partials = 0;  // there is room for, of each group of heads
+  int32_t max_partials = 0;  // there is room for, of each group of heads
   // In tiles: what an item costs that begins and ends, a launch that has parts to add up, and one
   // that leaves no room for the next to begin beside its end.
   float item_cost = 0, split_cost = 0, late_cost = 0;

@@ -22,7 +22,6 @@ __device__ __forceinline__ int32_t planned_length(int which) {
 
 struct PlanShared {
   int32_t sums[2][kPlanWarps + 1];
-  int32_t total, blocks, length;
   float costs[kPlanWarps];
   int32_t lengths[kPlanWarps], longest[kPlanWarps];
 };
@@ -181,24 +180,24 @@ class Planner {
     float cost = max(even + wasted * mean, longest / kMostRate + (late ? a_.cut.late_cost : 0)) +
                  ceilf(rounds) * a_.cut.item_cost;
     if (partials > 0) cost += a_.cut.split_cost;
-    if (chunks > a_.cut.max_chunks || partials > a_.cut.max_partials) cost = INFINITY;
+    if (partials > a_.cut.max_partials) cost = INFINITY;
     if (lane() == 0)
       sm_.costs[warp()] = cost, sm_.lengths[warp()] = length, sm_.longest[warp()] = longest;
     __syncthreads();
     int best = kPlanLengths - 1;  // no cuts: always possible
     for (int w = 0; w < kPlanWarps; ++w)
       if (sm_.costs[w] < sm_.costs[best]) best = w;
-    length_ = sm_.costs[best] < INFINITY ? sm_.lengths[best] : 0;
+    length_ = sm_.lengths[best];
     longest_ = sm_.longest[best];
   }
 
-  // Chunks of a block as wished; one if there is no room for more.
+  // Chunks of a block, if there is room for them.
   __device__ int32_t wished(int32_t b) const {
     if (a_.cut.fixed > 0) {
       const Block at = block(b);
       return max(1, (at.keys.end + a_.cut.fixed - 1) / a_.cut.fixed - at.keys.begin / a_.cut.fixed);
     }
-    return length_ > 0 || a_.cut.num_splits > 0 ? chunks_of(tiles_[b], length_) : 1;
+    return chunks_of(tiles_[b], length_);
   }
 
   __device__ void count_chunks() {
@@ -226,26 +225,26 @@ class Planner {
 
   // Chunks go to the list by their block's length, in eighths of the longest, so that CTAs end
   // together; those of about a length in the order of blocks.
-  static constexpr int32_t kLengths = 8;
+  static constexpr int32_t kRanks = 8;
   __device__ int32_t chunks(int32_t b) const { return chunk_starts_[b + 1] - chunk_starts_[b]; }
   __device__ int32_t rank_of(int32_t b) const {
+    if (longest_ == 0) return 0;
     const int32_t n = chunks(b);
-    if (n == 0 || longest_ == 0) return 0;
     const int32_t length = max(1, (tiles_[b] + n - 1) / n);  // a block may see no keys
-    return max(0, kLengths - 1 - (length * kLengths - 1) / longest_);
+    return max(0, kRanks - 1 - (length * kRanks - 1) / longest_);
   }
   // orders_[b]: how many chunks of its rank come before those of block b.
   __device__ void order_chunks() {
     for (int32_t first = 0; first < blocks_; first += kPlanThreads) {
       const int32_t b = first + threadIdx.x;
       const int32_t rank = b < blocks_ ? rank_of(b) : -1;
-      for (int32_t r = 0; r < kLengths; r += 2) {
+      for (int32_t r = 0; r < kRanks; r += 2) {
         int32_t count[2] = {rank == r ? chunks(b) : 0, rank == r + 1 ? chunks(b) : 0}, total[2];
         scan(count, total);
-        if (rank == r) orders_[b] = of_lengths_[r] + count[0];
-        if (rank == r + 1) orders_[b] = of_lengths_[r + 1] + count[1];
-        of_lengths_[r] += total[0];
-        of_lengths_[r + 1] += total[1];
+        if (rank == r) orders_[b] = of_ranks_[r] + count[0];
+        if (rank == r + 1) orders_[b] = of_ranks_[r + 1] + count[1];
+        of_ranks_[r] += total[0];
+        of_ranks_[r + 1] += total[1];
       }
     }
     __syncthreads();
@@ -253,7 +252,7 @@ class Planner {
   // Where block b's chunks begin in the list.
   __device__ int32_t place_of(int32_t b) const {
     int32_t at = orders_[b];
-    for (int32_t r = rank_of(b); r > 0; --r) at += of_lengths_[r - 1];
+    for (int32_t r = rank_of(b); r > 0; --r) at += of_ranks_[r - 1];
     return at;
   }
 
@@ -300,7 +299,7 @@ class Planner {
   PlanShared& sm_;
   const int32_t window_;
   int32_t *block_starts_, *tiles_, *chunk_starts_, *partial_starts_, *orders_;
-  int32_t blocks_ = 0, total_ = 0, length_ = 0, longest_ = 0, of_lengths_[kLengths] = {};
+  int32_t blocks_ = 0, total_ = 0, length_ = 0, longest_ = 0, of_ranks_[kRanks] = {};
 };
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PlanArgs args) {
