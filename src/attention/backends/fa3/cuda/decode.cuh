@@ -78,15 +78,14 @@ struct Results {
   }
 
   // After this item's partial results are written: whoever arrives last adds up all of the rows',
-  // in their order, a warp each row. For kThreads threads of the CTA; `last` is theirs.
-  template <int kBarrier, int kThreads>
+  // in their order, a warp each row. For the warps that finish items; `last` is theirs.
   __device__ void arrive(int me, int32_t& last) const {
     int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
     if (me == 0) last = add_and_order(arrived) == count() - 1;
-    role_barrier<kBarrier, kThreads>();
+    role_barrier<2, S::kFinishers>();
     if (!last) return;
     if (me == 0) *arrived = 0;
-    for (int row = me / 32; row < rows(); row += kThreads / 32) {
+    for (int row = me / 32; row < rows(); row += S::kFinishers / 32) {
       const Part all = a.fixed > 0 ? folded(row, me % 32) : added_up(row, me % 32);
       if (me % 32 < kQuads) store(all, row, me % 32);
     }
@@ -185,7 +184,7 @@ class Consumer {
         ended = next >= end_;
         if (ended || (a_.fixed > 0 && next % a_.fixed == 0)) flush(ended);
       }
-      release(S::kGather ? &sm_.item_empty[place] : &sm_.item_done[place]);
+      release(&sm_.item_done[place]);
       if (++place == S::kItems) place = 0, place_parity ^= 1;
     }
   }
@@ -450,9 +449,7 @@ class Consumer {
         role_barrier<1, kConsumers>();
       }
     ++flushes_;
-    if (!last) return reset();
-    if constexpr (S::kGather)
-      if (split) results.template arrive<1, kConsumers>(threadIdx.x, sm_.last);
+    if (!last) reset();
   }
 
   // Of this warp's rows four: the first or second half of the eight of column c.
@@ -526,7 +523,7 @@ class Consumer {
   float out_[kDimTiles][S::kColumns][4], top_[S::kColumns][2], sum_[S::kColumns][2];
 };
 
-// The end of split items, so that the multiplying warps need not wait for memory. Without kGather.
+// The end of split items, so that the multiplying warps need not wait for memory.
 template <typename S, int kStages>
 __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, int me) {
   device::pdl_wait();
@@ -537,7 +534,7 @@ __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, 
     barrier_wait(&sm.item_done[place], parity);
     const Results<S> results{a, sm.items[place]};
     if (results.item.head < 0) return;
-    if (results.count() > 1) results.template arrive<2, S::kFinishers>(me, sm.last);
+    if (results.count() > 1) results.arrive(me, sm.last);
     role_barrier<2, S::kFinishers>();
     if (me == 0) barrier_arrive(&sm.item_empty[place]);
     if (++place == S::kItems) place = 0, parity ^= 1;
@@ -555,11 +552,12 @@ __global__ void __launch_bounds__(DecodeShape<Kv, kDim, kRows, kGather>::kThread
   if (threadIdx.x == 0) sm.init();
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x / 32) - kConsumerWarps;
+  if constexpr (S::kUneven) warp < 0 ? more_registers<160>() : fewer_registers<96>();
   if (warp < 0) {
     Consumer<S, kStages>(args, sm).run();
-  } else if (warp < S::kLoaders / 32) {
+  } else if (warp < S::kLoaderWarps) {
     Loader<S, kStages>(args, &k, &v, sm, warp).run();
-  } else if constexpr (!kGather) {
+  } else {
     finish_items<S, kStages>(args, sm,
                              static_cast<int>(threadIdx.x) - (S::kThreads - S::kFinishers));
   }

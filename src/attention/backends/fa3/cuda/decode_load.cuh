@@ -33,7 +33,6 @@
 namespace attune::attention::fa3 {
 
 inline constexpr int kConsumers = 256, kConsumerWarps = 8;
-inline constexpr int kLoaderWarps = 4;  // with kGather
 inline constexpr int kMostStages = 16;
 inline constexpr int kMergedRows = 4;  // of a warp, at once
 
@@ -43,9 +42,11 @@ struct DecodeShape {
   using Kv = Kv_;
   static constexpr int kDim = kDim_, kRows = kMostRows;
   static constexpr bool kGather = kGather_;
-  static constexpr int kLoaders = kGather ? kLoaderWarps * 32 : 64;
-  static constexpr int kFinishers = kGather ? 0 : kRows == 8 ? 128 : 64;  // the registers allow
-  static constexpr int kThreads = kConsumers + kLoaders + kFinishers;
+  static constexpr int kLoaderWarps = kGather ? 4 : 2;
+  static constexpr int kFinishers = kGather || kRows == 8 ? 128 : 64;  // the registers allow
+  // Whether the warps that multiply get registers of the others', as 128 each do not suffice them.
+  static constexpr bool kUneven = kGather && kRows > 8;
+  static constexpr int kThreads = kConsumers + kLoaderWarps * 32 + kFinishers;
   static constexpr int kTile = decode_tile(kDim * sizeof(Kv), kRows);
   static constexpr int kPlannedTile = planned_tile(kRows);
   static constexpr int kColumns = kRows == 8 ? 1 : 2;             // of 8 rows, of a warp
@@ -115,7 +116,7 @@ struct DecodeShared {
     for (int s = 0; s < kStages; ++s)
       for (int part = 0; part < 2; ++part) {
         // With kGather, a warp's lanes, and of keys each other loading warp.
-        barrier_init(&full[s][part], !S::kGather ? 1 : part == 0 ? 31 + kLoaderWarps : 32);
+        barrier_init(&full[s][part], !S::kGather ? 1 : part == 0 ? 31 + S::kLoaderWarps : 32);
         barrier_init(&empty[s][part], S::kReaders);
       }
     for (int i = 0; i < S::kItems; ++i) {
@@ -123,7 +124,7 @@ struct DecodeShared {
       barrier_init(&item_full[i]);
       barrier_init(&item_done[i], kConsumerWarps);
       // The loading warps that follow, and who ends the item.
-      barrier_init(&item_empty[i], S::kGather ? 3 + kConsumerWarps : 1 + 1);
+      barrier_init(&item_empty[i], S::kLoaderWarps - 1 + 1);
     }
     fence_barrier_init();
   }
@@ -141,10 +142,10 @@ class Gatherer {
       to_[i] = KeyRow<S>(i * kRows + lane_ / kPieces, kUnitShift).piece(lane_ % kPieces);
   }
 
-  // Of an item's tiles, `first` and each kLoaderWarps further are this warp's.
+  // Of an item's tiles, `first` and every kLoaderWarps-th after it are this warp's.
   __device__ void begin(const Item& item, int first) {
     look_up(item, first, slots_);
-    look_up(item, first + kLoaderWarps, next_);
+    look_up(item, first + S::kLoaderWarps, next_);
     const kv::PagedKvView& kv = a_.kv;
     const char* base = static_cast<const char*>(kv.base) + lane_ % kPieces * 16;
     const int head = item.head / a_.share;
@@ -162,24 +163,25 @@ class Gatherer {
   __device__ void copy(const Item& item, int tile, int stage, uint32_t parity) {
     auto page_bytes = static_cast<uint32_t>(a_.kv.page_stride);
     asm("" : "+r"(page_bytes));
-    uint32_t slots[kSteps];
+    uint32_t slots[kLookUps];
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i)
-      slots[i] = __shfl_sync(0xffffffff, checked(slots_[i * kRows / 32]),
-                             i * kRows % 32 + lane_ / kPieces);
+    for (int j = 0; j < kLookUps; ++j) slots[j] = checked(slots_[j]);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const uint32_t to = shared_address(sm_.tiles[stage][part]);
       barrier_wait(&sm_.empty[stage][part], parity);
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i)
+      for (int i = 0; i < kSteps; ++i) {
+        const uint32_t slot =
+            __shfl_sync(0xffffffff, slots[i * kRows / 32], i * kRows % 32 + lane_ / kPieces);
         copy_16(to + to_[i % kPatterns] + rows_apart(i / kPatterns * 8),
-                from_[part][i % kTokens] + uint64_t{slots[i]} * page_bytes);
+                from_[part][i % kTokens] + uint64_t{slot} * page_bytes);
+      }
       arrive_when_copied(&sm_.full[stage][part]);
     }
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j) slots_[j] = next_[j];
-    look_up(item, tile + 2 * kLoaderWarps, next_);
+    look_up(item, tile + 2 * S::kLoaderWarps, next_);
   }
 
  private:
@@ -363,7 +365,7 @@ class Loader {
   __device__ void load_tiles(const Item& item, bool& begun) {
     const int start = begin_ & ~(kTile - 1);
     if constexpr (S::kGather) {
-      first_ = (warp_ - turn_) & (kLoaderWarps - 1);
+      first_ = (warp_ - turn_) & (S::kLoaderWarps - 1);
       gatherer_.begin(item, first_);
     } else {
       first_pages(item, start);
@@ -387,7 +389,7 @@ class Loader {
   // Who has no part in a tile waits for its place and arrives as well: so nobody is a round of the
   // ring ahead of the others, or behind, where a parity would mean another round.
   __device__ void gather(const Item& item, int tile) {
-    if (tile % kLoaderWarps == first_) return gatherer_.copy(item, tile, stage_, parity_);
+    if (tile % S::kLoaderWarps == first_) return gatherer_.copy(item, tile, stage_, parity_);
     barrier_wait(&sm_.empty[stage_][0], parity_);
     __syncwarp();
     if (lane_ == 0) barrier_arrive(&sm_.full[stage_][0]);

@@ -21,6 +21,20 @@ using ops::gemm::copy_row;
 using ops::gemm::load_matrices;
 using ops::gemm::shared_address;
 
+// Registers of a thread of this warpgroup from now on; all warps of it.
+template <int kCount>
+__device__ __forceinline__ void fewer_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+__device__ __forceinline__ void more_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+
 // A box of a pool of (dim, token, part of the dims, head, slot): whole rows of tokens.
 __device__ __forceinline__ void copy_page_box(void* to, const CUtensorMap* map, int token, int head,
                                               int slot, uint64_t* barrier) {
