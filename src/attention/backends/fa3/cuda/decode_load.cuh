@@ -123,8 +123,8 @@ struct DecodeShared {
       barrier_init(&item_known[i]);
       barrier_init(&item_full[i]);
       barrier_init(&item_done[i], kConsumerWarps);
-      // The loading warps that follow, and who ends the item.
-      barrier_init(&item_empty[i], S::kLoaderWarps - 1 + 1);
+      // The loading warps but the leader, and those who end items.
+      barrier_init(&item_empty[i], S::kLoaderWarps);
     }
     fence_barrier_init();
   }

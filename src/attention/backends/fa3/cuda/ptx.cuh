@@ -57,19 +57,6 @@ __device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
                : "memory");
 }
 
-// Whether the phase has ended; waits for nothing.
-__device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
-  uint32_t done = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-#endif
-  return done != 0;
-}
-
 // Barriers as above that are seen by the copy engine.
 __device__ __forceinline__ void fence_barrier_init() {
 #if __CUDA_ARCH__ >= 900
