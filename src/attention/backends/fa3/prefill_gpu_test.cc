@@ -103,21 +103,28 @@ TEST_F(Fa3PrefillTest, WindowsNoMaskAndMoreQueriesThanKeys) {
 }
 
 TEST_F(Fa3PrefillTest, EveryHeadByItself) {
-  check(options(kSeqs, 32, 8), "pack-gqa off", {.pack_gqa = Toggle::kOff});
+  for (DType dtype : backend_->capabilities().kv_dtypes) {
+    ProblemOptions o = options(kSeqs, 32, 8);
+    o.kv_dtype = dtype;
+    check(o, "pack-gqa off", {.pack_gqa = Toggle::kOff});
+  }
 }
 
 // A step's list is made from the lengths that are on the device by then.
 TEST_F(Fa3PrefillTest, GraphsServeOtherLengths) {
-  ProblemOptions o = options({{600, 5000}, {300, 300}, {64, 640}, {200, 4000}}, 32, 8);
-  std::vector<Problem> steps;
-  steps.emplace_back(o);
-  o.seqs = {{90, 90}, {77, 777}, {500, 1300}, {1, 4}};
-  o.seed = 7;
-  steps.emplace_back(o);
-  o.seqs = {{100, 900}, {0, 15}, {0, 0}, {0, 0}};
-  o.seed = 8;
-  steps.emplace_back(o);
-  check_graph("prefill", steps);
+  for (DType dtype : backend_->capabilities().kv_dtypes) {
+    ProblemOptions o = options({{600, 5000}, {300, 300}, {64, 640}, {200, 4000}}, 32, 8);
+    o.kv_dtype = dtype;
+    std::vector<Problem> steps;
+    steps.emplace_back(o);
+    o.seqs = {{90, 90}, {77, 777}, {500, 1300}, {1, 4}};
+    o.seed = 7;
+    steps.emplace_back(o);
+    o.seqs = {{100, 900}, {0, 15}, {0, 0}, {0, 0}};
+    o.seed = 8;
+    steps.emplace_back(o);
+    check_graph(base::cat("prefill, ", tensor::dtype_name(dtype)), steps);
+  }
 }
 
 }  // namespace

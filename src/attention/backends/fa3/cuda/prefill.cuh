@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ PrefillParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Shape = PrefillShape<kQkDim, kVDim, Kv>;
+  static_assert(!Shape::kF8 || (kQkDim == kVDim && !kGather));
   extern __shared__ __align__(1024) uint8_t prefill_shared[];
   auto& barriers = *reinterpret_cast<PrefillBarriers*>(prefill_shared + Shape::kBarriers);
   if (threadIdx.x == 0) {
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   constexpr int kFewer = Shape::kF8 ? 88 : kGather ? 72 : 56;
   if (threadIdx.x < 128) {
     fewer_registers<kFewer>();
-    using Producer = std::conditional_t<Shape::kF8, PrefillConverter<kQkDim, kVDim, Kv, kGather>,
+    using Producer = std::conditional_t<Shape::kF8, PrefillConverter<kQkDim>,
                                         PrefillProducer<kQkDim, kVDim, Kv, kGather>>;
     Producer(q, k, v, p, shared, barriers).run();
   } else {

@@ -8,11 +8,11 @@
 
 namespace attune::attention::fa3 {
 
-template <int kQkDim, int kVDim, typename Kv, bool kGather>
-class PrefillConverter : PrefillProducer<kQkDim, kVDim, Kv, kGather> {
-  using Base = PrefillProducer<kQkDim, kVDim, Kv, kGather>;
+template <int kDim>
+class PrefillConverter : PrefillProducer<kDim, kDim, __nv_fp8_e4m3, false> {
+  using Base = PrefillProducer<kDim, kDim, __nv_fp8_e4m3, false>;
   using typename Base::Shape;
-  static_assert(kQkDim == kVDim && Shape::kKStages == Shape::kVStages && !kGather);
+  static_assert(Shape::kKStages == Shape::kVStages);
 
  public:
   __device__ PrefillConverter(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
@@ -52,7 +52,7 @@ class PrefillConverter : PrefillProducer<kQkDim, kVDim, Kv, kGather> {
   using Base::lane_, Base::p_;
   static constexpr int kRows = 32, kSteps = kPrefillKeys / 2 / kRows;
   // 16 bytes of a row each; rows that the lanes have at once; how often they do.
-  static constexpr int kChunks = kQkDim / 16, kGroups = 32 / kChunks, kTurns = kRows / kGroups;
+  static constexpr int kChunks = kDim / 16, kGroups = 32 / kChunks, kTurns = kRows / kGroups;
 
   __device__ void begin(const PrefillItem& item) {
     const int head = item.head * p_.tile_heads / p_.group;
@@ -96,8 +96,7 @@ class PrefillConverter : PrefillProducer<kQkDim, kVDim, Kv, kGather> {
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
         const int row = i * kGroups + group_;
-        copy_16(place(step) + row * kQkDim + chunk_ * 16,
-                head_ + __shfl_sync(0xffffffff, mine, row));
+        copy_16(place(step) + row * kDim + chunk_ * 16, head_ + __shfl_sync(0xffffffff, mine, row));
       }
       const bool last = step + 1 == kSteps;
       key_ += last ? -(kPrefillKeys + (kSteps - 1) * kRows) : kRows;
@@ -115,7 +114,7 @@ class PrefillConverter : PrefillProducer<kQkDim, kVDim, Kv, kGather> {
     uint4 codes[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i)
-      codes[i] = load_16(place(step) + chunk_ * 16 + (row_of(i) + eights(i) * 8) * kQkDim);
+      codes[i] = load_16(place(step) + chunk_ * 16 + (row_of(i) + eights(i) * 8) * kDim);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       const uint4& x = codes[i];
@@ -128,7 +127,7 @@ class PrefillConverter : PrefillProducer<kQkDim, kVDim, Kv, kGather> {
     __syncwarp();
   }
   __device__ uint32_t place(int step) const {
-    return staged_ + step * kRows * kQkDim;
+    return staged_ + step * kRows * kDim;
   }
   // The row among eight of a lane's chunk, at even and at odd turns. Eight lanes read and write
   // eight different groups of banks: where they have a whole row, the pieces of 64 dims are of rows
