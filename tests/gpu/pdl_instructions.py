@@ -26,7 +26,7 @@ LIBRARY = re.compile(
 OURS = re.compile(r"attune::")
 # Of fa3: how many kinds of warps wait by themselves.
 FA3 = re.compile(r"attune::attention::fa3::(\w+)")
-FA3_WAITS = {"plan_kernel": 1, "decode_kernel": 2, "prefill_plan_kernel": 1, "prefill_kernel": 1}
+FA3_WAITS = {"plan_kernel": 1, "decode_kernel": 3, "prefill_plan_kernel": 1, "prefill_kernel": 1}
 
 
 # By name, waits and triggers in the order of the machine code: "AP" is a wait and a trigger.

@@ -350,18 +350,25 @@ TEST(S4, TheNearestShapeCountsAndOnlyOfThisDevice) {
 }
 
 // What bench/attention-h200*.jsonl say; tools/measured_table.py made the table of them.
-TEST(S4, TheTableOfThisBuildPrefersFa3ButForLargeBatchesOfSmallPages) {
+TEST(S4, TheTableOfThisBuildPrefersFa3) {
   const Resolution r = resolve(real_inputs("sm90", "llama3-8b", ""));
   EXPECT_EQ(r.page_size, 64);
   EXPECT_FALSE(r.hybrid);
-  for (const auto& [sequences, tokens] :
-       {std::pair{1, 1024}, {1, 8192}, {1, 32768}, {8, 4096}, {64, 4096}, {256, 1024}})
-    EXPECT_EQ(order_for(r, Phase::kDecode, sequences, tokens)[0], "fa3") << sequences;
-  for (const auto& [sequences, tokens] : {std::pair{16, 1024}, {1, 16384}, {8, 8704}})
-    EXPECT_EQ(order_for(r, Phase::kPrefill, sequences, tokens)[0], "fa3") << sequences;
-  const Resolution single = resolve(real_inputs("sm90", "llama3-8b", "--page-size 1"));
-  EXPECT_EQ(order_for(single, Phase::kDecode, 1, 1024)[0], "fa3");
-  EXPECT_EQ(order_for(single, Phase::kDecode, 64, 4096)[0], "flashinfer");
+  for (const char* flags : {"", "--page-size 16", "--page-size 1", "--kv-cache-dtype fp8_e4m3"}) {
+    const Resolution other = resolve(real_inputs("sm90", "llama3-8b", flags));
+    for (const auto& [sequences, tokens] : {std::pair{1, 1024},
+                                            {1, 8192},
+                                            {1, 32768},
+                                            {8, 4096},
+                                            {20, 4096},
+                                            {64, 4096},
+                                            {256, 1024}})
+      EXPECT_EQ(order_for(other, Phase::kDecode, sequences, tokens)[0], "fa3")
+          << flags << " " << sequences;
+    for (const auto& [sequences, tokens] : {std::pair{16, 1024}, {1, 16384}, {8, 8704}})
+      EXPECT_EQ(order_for(other, Phase::kPrefill, sequences, tokens)[0], "fa3")
+          << flags << " " << sequences;
+  }
 }
 
 // Latent prompts are not in that table: of their paths each has a backend of its own.
