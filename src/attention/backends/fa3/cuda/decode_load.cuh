@@ -245,6 +245,7 @@ class Loader {
       follow();
     }
     if (!waited_) wait_before();
+    if (S::kGather) wait_for_all_copies();
   }
 
  private:
@@ -376,6 +377,7 @@ class Loader {
       if (tiles > 0 && waited_ && !begun) begin_item(), begun = true;
       // When the next item's number has come, or has to.
       if (begun && (tiles >= kTakenAfter || key + 2 * kTile >= end_)) fetch_next();
+      if (!waited_ && stage_ >= kEarlyTiles) await_early(stage_ - kEarlyTiles);
       if constexpr (S::kGather) {
         gather(item, tiles);
       } else {
@@ -384,6 +386,12 @@ class Loader {
       if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
     }
     turn_ += tiles;
+  }
+
+  // Until what this warp loads of the ring's first round is there.
+  __device__ void await_early(int stage) {
+    if (S::kGather || warp_ == 0) barrier_wait(&sm_.full[stage][0], 0);
+    if (S::kGather || warp_ == 1) barrier_wait(&sm_.full[stage][1], 0);
   }
 
   // Who has no part in a tile waits for its place and arrives as well: so nobody is a round of the
@@ -451,7 +459,6 @@ class Loader {
     const int end = ((min(kTile, end_ - key) - 1) >> shift_) + 1;
     const int at = key + (lane_ << shift_), slot = slot_of(at >> a_.page_shift);
     uint64_t* full = &sm_.full[stage_][part];
-    if (!waited_ && stage_ >= kEarlyTiles) barrier_wait(&sm_.full[stage_ - kEarlyTiles][part], 0);
     barrier_wait(&sm_.empty[stage_][part], parity_);
     if (lane_ == 0) barrier_expect(full, (end - first) * S::kKeyBytes << shift_);
     __syncwarp();

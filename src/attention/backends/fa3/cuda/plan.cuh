@@ -146,10 +146,7 @@ class Planner {
   // CTAs that idle at the end cost nothing until those left cannot take up its rate, by which
   // `wasted` of the last round's tiles. Each warp weighs one length.
   __device__ void choose_length() {
-    if (a_.cut.fixed > 0) {
-      length_ = longest_ = 0;
-      return;
-    }
+    if (a_.cut.fixed > 0) return;
     const int64_t work = int64_t{total_} * a_.heads;
     const auto share = static_cast<int32_t>((work + a_.cut.ctas - 1) / a_.cut.ctas);
     // The even share and the one after are weighed too.
@@ -170,7 +167,8 @@ class Planner {
     const float rounds = static_cast<float>(chunks) * a_.heads / a_.cut.ctas;
     const float even = static_cast<float>(work) / a_.cut.ctas;
     const float mean = static_cast<float>(total_) / max(chunks, 1);
-    // The part of CTAs that work in the last round, if all chunks are of a length; else on average.
+    // The part of CTAs that work in the last round, if all chunks are of about a length; else on
+    // average.
     const float at_work = rounds - (ceilf(rounds) - 1);
     const float wasted = rounds <= 1             ? 0
                          : longest < 1.1f * mean ? max(at_work, 1 / kMostRate) - at_work
@@ -191,13 +189,16 @@ class Planner {
     longest_ = sm_.longest[best];
   }
 
-  // Chunks of a block, if there is room for them.
+  // Chunks of a block, if there is room for them; one, if there is not even without the others.
   __device__ int32_t wished(int32_t b) const {
+    int32_t n = 0;
     if (a_.cut.fixed > 0) {
       const Block at = block(b);
-      return max(1, (at.keys.end + a_.cut.fixed - 1) / a_.cut.fixed - at.keys.begin / a_.cut.fixed);
+      n = (at.keys.end + a_.cut.fixed - 1) / a_.cut.fixed - at.keys.begin / a_.cut.fixed;
+    } else {
+      n = chunks_of(tiles_[b], length_);
     }
-    return chunks_of(tiles_[b], length_);
+    return n > a_.cut.max_partials ? 1 : max(1, n);
   }
 
   __device__ void count_chunks() {
@@ -279,8 +280,8 @@ class Planner {
     Chunk& to = a_.lists[blockIdx.y].chunks[place_of(b) + i];
     const int32_t first = keys.begin / a_.tile * a_.tile / a_.page_size;
     const int32_t pages = (keys.end + a_.page_size - 1) / a_.page_size;
-    for (int32_t i = lane(); i < kChunkPages; i += 32)
-      to.pages[i] = first + i < pages ? a_.at.page_slots[page_start + first + i] : 0;
+    for (int32_t p = lane(); p < kChunkPages; p += 32)
+      to.pages[p] = first + p < pages ? a_.at.page_slots[page_start + first + p] : 0;
     if (lane() > 0) return;
     to.q_start = a_.at.q_indptr[at.seq];
     to.q_len = at.rows.q_len;

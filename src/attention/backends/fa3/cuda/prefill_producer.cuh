@@ -32,6 +32,7 @@ class PrefillProducer {
     } else if (warp >= 2 && which < Shape::kVWarps) {
       follow<false>(which);
     }
+    if (kGather) wait_for_all_copies();
   }
 
  protected:

@@ -57,6 +57,11 @@ __device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
                : "memory");
 }
 
+// Until all of this thread's are there: before it ends.
+__device__ __forceinline__ void wait_for_all_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // Barriers as above that are seen by the copy engine.
 __device__ __forceinline__ void fence_barrier_init() {
 #if __CUDA_ARCH__ >= 900
@@ -120,11 +125,14 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   }
 }
 
-// Two bfloat16 as binary16; what is too large becomes the largest finite.
+// Two bfloat16 as binary16; what is too large becomes the largest finite, NaN stays NaN.
 __device__ __forceinline__ uint32_t to_half(uint32_t pair) {
-  constexpr float kMost = 65504;
   const float2 x = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
-  return pack<true>(fminf(fmaxf(x.x, -kMost), kMost), fminf(fmaxf(x.y, -kMost), kMost));
+  uint32_t out = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(x.y), "f"(x.x));
+#endif
+  return out;
 }
 
 // Two e4m3 (in the lower half of `codes`) as binary16.
