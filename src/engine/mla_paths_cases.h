@@ -111,7 +111,9 @@ inline float expect_same_answers(const Outcome& got, const Outcome& want, float 
   for (size_t i = 0; i < std::min(got.answers.size(), want.answers.size()); ++i) {
     const Answer &g = got.answers[i], &w = want.answers[i];
     EXPECT_EQ(g.rows.size(), static_cast<size_t>(kNewTokens)) << "prompt " << i;
-    for (size_t t = 0; t < std::min(g.rows.size(), w.rows.size()); ++t) {
+    EXPECT_EQ(g.tokens.size(), static_cast<size_t>(kNewTokens)) << "prompt " << i;
+    for (size_t t = 0;
+         t < std::min({g.rows.size(), w.rows.size(), g.tokens.size(), w.tokens.size()}); ++t) {
       const float d = distance(g.rows[t], w.rows[t]);
       worst = std::max(worst, d);
       EXPECT_LE(d, near) << "prompt " << i << ", token " << t;

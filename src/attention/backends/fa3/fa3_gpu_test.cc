@@ -74,6 +74,21 @@ TEST_F(Fa3Test, DecodeOfEveryKernel) {
       }
 }
 
+// More blocks than the plan has threads, and more parts than there is room for.
+TEST_F(Fa3Test, ManyBlocks) {
+  for (int32_t splits : {0, 7}) {
+    Tuning tuning;
+    tuning.num_splits = splits;
+    ProblemOptions o{.seqs = {{900, 900}, {140, 700}, {1, 3000}},
+                     .q_heads = 64,
+                     .kv_heads = 1,
+                     .head_dim = 64,
+                     .page_size = 16};
+    o.phase = Phase::kVerify;
+    check_twice(name(o, splits ? "blocks that are cut" : "blocks"), o, tuning);
+  }
+}
+
 // Chunks by a plan of the window's own, and cut out of another's.
 TEST_F(Fa3Test, WindowsWithAndWithoutAPlanOfTheirOwn) {
   const int32_t pages[] = {16, 1, 2, 64, 4};
