@@ -41,8 +41,9 @@ struct alignas(16) Chunk {
   int32_t page_start;              // in page_slots, of the sequence's key 0
   int32_t index, count;            // among the chunks of its rows
   int32_t partial;                 // of chunk 0: its slot of partial results; -1: not split
-  int32_t unused[5];
-  int32_t pages[kChunkPages];  // of the keys from begin on
+  int32_t pages_from;              // the key with whose page `pages` begin: a tile's first
+  int32_t unused[4];
+  int32_t pages[kChunkPages];
 };
 inline constexpr int32_t kChunkWords = 16;  // without the pages
 

@@ -46,25 +46,21 @@ struct Results {
 
   static constexpr int kQuads = S::kDim / 4;       // of dims, each a thread's
   static constexpr int kPartStride = S::kDim + 4;  // floats of a row of partial results
-  __device__ int word(int i) const { return item.words[i]; }
-  __device__ int rows() const { return word(4); }
-  __device__ int index() const { return word(8); }
-  __device__ int count() const { return word(9); }
 
   // Of this group of heads' rows, chunk i.
   __device__ float* partial(int i, int row) const {
-    const int64_t slot = int64_t{word(10) + i} * a.heads + item.head;
+    const int64_t slot = int64_t{item.chunk.partial + i} * a.heads + item.head;
     return a.partials + (slot * S::kRows + row) * kPartStride;
   }
   __device__ void write(const Part& p, int row, int quad) const {
-    float* to = partial(index(), row);
+    float* to = partial(item.chunk.index, row);
     __stcg(reinterpret_cast<float4*>(to) + quad, p.out);
     if (quad == 0) __stcg(reinterpret_cast<float2*>(to + S::kDim), make_float2(p.top, p.sum));
   }
 
   __device__ void store(Part p, int row, int quad) const {
-    const int at = word(3) + row, query = divided(at, a.group);
-    const int64_t token = word(0) + query;
+    const int at = item.chunk.first_row + row, query = divided(at, a.group);
+    const int64_t token = item.chunk.q_start + query;
     const int head = item.head * a.group.size + at - query * a.group.size;
     if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0, 0, 0}});
     const float f = p.sum > 0 ? __fdividef(1, p.sum) : 0;
@@ -80,12 +76,12 @@ struct Results {
   // After this item's partial results are written: whoever arrives last adds up all of the rows',
   // in their order, a warp each row. For the warps that finish items; `last` is theirs.
   __device__ void arrive(int me, int32_t& last) const {
-    int* arrived = a.arrived + int64_t{word(10)} * a.heads + item.head;
-    if (me == 0) last = add_and_order(arrived) == count() - 1;
+    int* arrived = a.arrived + int64_t{item.chunk.partial} * a.heads + item.head;
+    if (me == 0) last = add_and_order(arrived) == item.chunk.count - 1;
     role_barrier<2, S::kFinishers>();
     if (!last) return;
     if (me == 0) *arrived = 0;
-    for (int row = me / 32; row < rows(); row += S::kFinishers / 32) {
+    for (int row = me / 32; row < item.chunk.rows; row += S::kFinishers / 32) {
       const Part all = a.fixed > 0 ? folded(row, me % 32) : added_up(row, me % 32);
       if (me % 32 < kQuads) store(all, row, me % 32);
     }
@@ -106,7 +102,7 @@ struct Results {
     }
   };
   __device__ Parts parts(int row) const {
-    return {partial(0, row), int64_t{a.heads} * S::kRows * kPartStride, count()};
+    return {partial(0, row), int64_t{a.heads} * S::kRows * kPartStride, item.chunk.count};
   }
 
   __device__ Part folded(int row, int quad) const {
@@ -200,21 +196,16 @@ class Consumer {
     if (lane_ == 0) barrier_arrive(barrier);
   }
 
-  // The item's own words stay in shared memory, where they are read again when they are needed.
+  // The item itself stays in shared memory, where it is read again when it is needed.
   __device__ void begin(int place) {
     item_ = &sm_.items[place];
-    begin_ = item_->words[5];
-    end_ = item_->words[6];
-    all_ = block().seen_by_all(a_.layer.window);
+    begin_ = item_->chunk.begin;
+    end_ = item_->chunk.end;
+    all_ = rows_of(a_, item_->chunk).seen_by_all(a_.layer.window);
     flushes_ = 0;
-    load_q(sm_.q[place], item_->words[4]);
+    load_q(sm_.q[place], item_->chunk.rows);
     reset();
   }
-  __device__ int word(int i) const { return item_->words[i]; }
-  __device__ BlockRows block() const {
-    return {word(1), word(2), word(3), word(4), a_.group, a_.causal, a_.at.tree_mask != nullptr};
-  }
-
   __device__ void reset() {
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {
@@ -332,8 +323,8 @@ class Consumer {
 
   __device__ void mask(int key, Scores& scores) const {
     const int first = key + first_key_ + lane_ / 4, window = a_.layer.window;
-    const BlockRows rows = block();
-    const uint64_t* words = rows.tree ? a_.at.tree_mask + word(0) : nullptr;
+    const BlockRows rows = rows_of(a_, item_->chunk);
+    const uint64_t* words = rows.tree ? a_.at.tree_mask + item_->chunk.q_start : nullptr;
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
 #pragma unroll
@@ -431,8 +422,8 @@ class Consumer {
         for (int step = 4; step < 32; step *= 2)
           sum_[c][i] += __shfl_xor_sync(0xffffffff, sum_[c][i], step);
     const Results<S> results{a_, *item_};
-    const int rows = results.rows();
-    const bool split = results.count() > 1;
+    const int rows = item_->chunk.rows;
+    const bool split = item_->chunk.count > 1;
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
 #pragma unroll 1
@@ -534,7 +525,7 @@ __device__ void finish_items(const DecodeArgs& a, DecodeShared<S, kStages>& sm, 
     barrier_wait(&sm.item_done[place], parity);
     const Results<S> results{a, sm.items[place]};
     if (results.item.head < 0) return;
-    if (results.count() > 1) results.arrive(me, sm.last);
+    if (results.item.chunk.count > 1) results.arrive(me, sm.last);
     role_barrier<2, S::kFinishers>();
     if (me == 0) barrier_arrive(&sm.item_empty[place]);
     if (++place == S::kItems) place = 0, parity ^= 1;

@@ -48,7 +48,6 @@ struct DecodeShape {
   static constexpr bool kUneven = kGather && kRows > 8;
   static constexpr int kThreads = kConsumers + kLoaderWarps * 32 + kFinishers;
   static constexpr int kTile = decode_tile(kDim * sizeof(Kv), kRows);
-  static constexpr int kPlannedTile = planned_tile(kRows);
   static constexpr int kColumns = kRows == 8 ? 1 : 2;             // of 8 rows, of a warp
   static constexpr int kRowWarps = kRows <= 16 ? 1 : kRows / 16;  // side by side
   static constexpr int kTilesAtOnce = kRows <= 16 ? 2 : 1;        // by four warps each
@@ -94,11 +93,12 @@ class KeyRow {
 };
 
 struct Item {
-  int32_t words[kChunkWords];  // Chunk's, with begin and end as the layer's window leaves them
-  int32_t pages[kChunkPages];  // Chunk's
-  int32_t head;                // -1: there is nothing more to do
-  int32_t planned;             // Chunk's begin
+  Chunk chunk;   // with begin and end as the layer's window leaves them
+  int32_t head;  // -1: there is nothing more to do
 };
+__device__ __forceinline__ BlockRows rows_of(const DecodeArgs& a, const Chunk& c) {
+  return {c.q_len, c.kv_len, c.first_row, c.rows, a.group, a.causal, a.at.tree_mask != nullptr};
+}
 
 template <typename S, int kStages>
 struct DecodeShared {
@@ -199,10 +199,10 @@ class Gatherer {
   // Of a tile's rows, a lane each of 32. Rows outside the item are those at its ends: nobody looks
   // at them.
   __device__ void look_up(const Item& item, int tile, int (&slots)[kLookUps]) const {
-    const int begin = item.words[5], end = item.words[6];
+    const int begin = item.chunk.begin, end = item.chunk.end;
     const int key = (begin & ~(S::kTile - 1)) + tile * S::kTile;
     if (key >= end) return;
-    const int32_t* from = a_.at.page_slots + item.words[7];
+    const int32_t* from = a_.at.page_slots + item.chunk.page_start;
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j)
       slots[j] = from[max(begin, min(key + 32 * j + lane_, end - 1)) >> a_.page_shift];
@@ -303,28 +303,21 @@ class Loader {
   }
 
   __device__ void publish() {
-    const auto get = [&](int i) { return __shfl_sync(0xffffffff, word_, i); };
-    const BlockRows rows{
-        get(1), get(2), get(3), get(4), a_.group, a_.causal, a_.at.tree_mask != nullptr};
-    const KeyRange seen = rows.seen(a_.layer.window);
-    const int planned = get(5);
-    int begin = max(planned, seen.begin), end = min(get(6), seen.end);
-    if (begin >= end) begin = end = 0;
-    if (lane_ == 5) word_ = begin;
-    if (lane_ == 6) word_ = end;
     barrier_wait(&sm_.item_empty[place_], known_parity_ ^ 1);
     Item& item = sm_.items[place_];
-    if (lane_ < kChunkWords) item.words[lane_] = word_;
-    item.pages[lane_] = pages_[0];
-    item.pages[32 + lane_] = pages_[1];
-    if (lane_ == 0) {
-      item.head = item_ % a_.heads;
-      item.planned = planned;
-    }
+    if (lane_ < kChunkWords) reinterpret_cast<int32_t*>(&item.chunk)[lane_] = word_;
+    item.chunk.pages[lane_] = pages_[0];
+    item.chunk.pages[32 + lane_] = pages_[1];
     __syncwarp();
     if (lane_ == 0) {
+      Chunk& c = item.chunk;
+      const KeyRange seen = rows_of(a_, c).seen(a_.layer.window);
+      c.begin = max(c.begin, seen.begin);
+      c.end = min(c.end, seen.end);
+      if (c.begin >= c.end) c.begin = c.end = 0;
+      item.head = item_ % a_.heads;
       barrier_arrive(&sm_.item_known[place_]);
-      barrier_expect(&sm_.item_full[place_], rows.rows * S::kDim * 2);
+      barrier_expect(&sm_.item_full[place_], c.rows * S::kDim * 2);
     }
     __syncwarp();
   }
@@ -343,10 +336,10 @@ class Loader {
 
   __device__ void load_item() {
     const Item& item = sm_.items[place_];
-    begin_ = item.words[5];
-    end_ = item.words[6];
-    page_start_ = item.words[7];
-    old_ = item.words[2] - item.words[1];
+    begin_ = item.chunk.begin;
+    end_ = item.chunk.end;
+    page_start_ = item.chunk.page_start;
+    old_ = item.chunk.kv_len - item.chunk.q_len;
     kv_head_ = item.head / a_.share;
     bool begun = warp_ != 0;
     if (begin_ < end_) load_tiles(item, begun);
@@ -406,11 +399,12 @@ class Loader {
   // Queries, one copy for each row.
   __device__ void begin_item() {
     const Item& item = sm_.items[place_];
+    const Chunk& chunk = item.chunk;
     const char* q = static_cast<const char*>(a_.io.q);
-    for (int row = lane_; row < item.words[4]; row += 32) {
-      const int at = item.words[3] + row, query = divided(at, a_.group);
+    for (int row = lane_; row < chunk.rows; row += 32) {
+      const int at = chunk.first_row + row, query = divided(at, a_.group);
       const int head = item.head * a_.group.size + at - query * a_.group.size;
-      const int64_t from = (item.words[0] + query) * a_.io.q_stride + int64_t{head} * S::kDim;
+      const int64_t from = (chunk.q_start + query) * a_.io.q_stride + int64_t{head} * S::kDim;
       copy_row(sm_.q[place_] + row * S::kQStride, q + from * 2, S::kDim * 2,
                &sm_.item_full[place_]);
     }
@@ -420,8 +414,8 @@ class Loader {
   // Without kGather. Slots of 64 pages from page entry_ on, two of each lane, and the next 64.
   __device__ void first_pages(const Item& item, int start) {
     entry_ = start >> a_.page_shift;
-    if (start == (item.planned & ~(S::kPlannedTile - 1))) {  // from where the plan looked them up
-      ids_ = {item.pages[lane_], item.pages[32 + lane_]};
+    if (start == item.chunk.pages_from) {
+      ids_ = {item.chunk.pages[lane_], item.chunk.pages[32 + lane_]};
     } else {
       ids_ = look_up(entry_);
     }

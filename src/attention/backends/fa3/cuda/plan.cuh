@@ -278,7 +278,8 @@ class Planner {
     const KeyRange keys = keys_of(at, i, n);
     const int32_t page_start = a_.at.page_indptr[at.seq];
     Chunk& to = a_.lists[blockIdx.y].chunks[place_of(b) + i];
-    const int32_t first = keys.begin / a_.tile * a_.tile / a_.page_size;
+    to.pages_from = keys.begin / a_.tile * a_.tile;
+    const int32_t first = to.pages_from / a_.page_size;
     const int32_t pages = (keys.end + a_.page_size - 1) / a_.page_size;
     for (int32_t p = lane(); p < kChunkPages; p += 32)
       to.pages[p] = first + p < pages ? a_.at.page_slots[page_start + first + p] : 0;
