@@ -165,7 +165,7 @@ class Gatherer {
     asm("" : "+r"(page_bytes));
     uint32_t slots[kLookUps];
 #pragma unroll
-    for (int j = 0; j < kLookUps; ++j) slots[j] = checked(slots_[j]);
+    for (int j = 0; j < kLookUps; ++j) slots[j] = slot_or_padding(slots_[j], a_.num_slots);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const uint32_t to = shared_address(sm_.tiles[stage][part]);
@@ -206,10 +206,6 @@ class Gatherer {
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j)
       slots[j] = from[max(begin, min(key + 32 * j + lane_, end - 1)) >> a_.page_shift];
-  }
-  // Clamped to the padding slot.
-  __device__ uint32_t checked(int slot) const {
-    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
   }
 
   const DecodeArgs& a_;
@@ -430,16 +426,12 @@ class Loader {
     const int* slots = a_.at.page_slots + page_start_;
     return {slots[min(entry + lane_, last)], slots[min(entry + 32 + lane_, last)]};
   }
-  // Clamped to the padding slot.
-  __device__ int checked(int slot) const {
-    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(a_.num_slots) ? slot : 0;
-  }
   // Of page `entry`, each lane its own.
   __device__ int slot_of(int entry) const {
     const int i = entry - entry_;
     const int low = __shfl_sync(0xffffffff, ids_.low, i & 31);
     const int high = __shfl_sync(0xffffffff, ids_.high, i & 31);
-    return checked(i < 32 ? low : high);
+    return slot_or_padding(i < 32 ? low : high, a_.num_slots);
   }
 
   // Units of a tile in which some key of [begin_, end_) lies, a lane each.

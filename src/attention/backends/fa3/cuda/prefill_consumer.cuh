@@ -218,10 +218,7 @@ class PrefillConsumer {
     for (int row = max(left, 0) + thread / 8; row < kKeys; row += 16) {
 #pragma unroll
       for (int piece = 0; piece < Shape::kVPieces; ++piece)
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                         v + piece * Shape::kPieceBytes + row * kPieceRow + thread % 8 * 16),
-                     "r"(0)
-                     : "memory");
+        store_16(v + piece * Shape::kPieceBytes + row * kPieceRow + thread % 8 * 16, {});
     }
     fence_copies();
     named_wait(3 + half_, 128);
@@ -349,10 +346,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int from_row = 4 * i + lane_ / 8;
-        uint4 x;
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                     : "r"(at + from_row * kPieceRow + ((lane_ % 8 ^ (from_row % 8)) << 4)));
+        const uint4 x = load_16(at + from_row * kPieceRow + ((lane_ % 8 ^ (from_row % 8)) << 4));
         if (16 * warp_ + from_row < rows) *reinterpret_cast<uint4*>(out[i] + piece * 64) = x;
       }
     }

@@ -118,9 +118,8 @@ class PrefillProducer {
     __syncwarp();
     if (lane_ == 0) barrier_arrive(&barriers_.q_full[at.stage]);
   }
-  // Clamped to the padding slot.
   __device__ int checked(int slot) const {
-    return static_cast<uint32_t>(slot) < static_cast<uint32_t>(p_.num_slots) ? slot : 0;
+    return slot_or_padding(slot, p_.num_slots);
   }
 
  private:

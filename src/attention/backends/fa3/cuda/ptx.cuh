@@ -1,4 +1,4 @@
-// Instructions of Hopper's that the products' headers have not.
+// Instructions of Hopper's that the products' headers have not, and what all kernels here need.
 #pragma once
 
 #include <cuda.h>
@@ -20,6 +20,11 @@ using ops::gemm::barrier_wait;
 using ops::gemm::copy_row;
 using ops::gemm::load_matrices;
 using ops::gemm::shared_address;
+
+// A slot that may be read: what a batch may not name becomes the padding slot.
+__device__ __forceinline__ int32_t slot_or_padding(int32_t slot, int32_t num_slots) {
+  return static_cast<uint32_t>(slot) < static_cast<uint32_t>(num_slots) ? slot : 0;
+}
 
 // Registers of a thread of this warpgroup from now on; all warps of it.
 template <int kCount>
