@@ -196,8 +196,8 @@ class Gatherer {
            (rows & (kUnit - 1)) * S::kRowBytes;
   }
 
-  // Of a tile's rows, a lane each of 32. Rows outside the item are those at its ends: nobody looks
-  // at them.
+  // Of a tile's rows, a lane each of 32. Rows outside the item come from the pages at its ends,
+  // maybe unwritten: their scores are masked and their values cleared.
   __device__ void look_up(const Item& item, int tile, int (&slots)[kLookUps]) const {
     const int begin = item.chunk.begin, end = item.chunk.end;
     const int key = (begin & ~(S::kTile - 1)) + tile * S::kTile;
