@@ -105,7 +105,8 @@ inline float distance(const LogprobEntry& a, const LogprobEntry& b) {
 
 // The same tokens as long as the choice is no toss-up, and up to there the same rows. What the
 // furthest were apart.
-inline float expect_same_answers(const Outcome& got, const Outcome& want, float near) {
+inline float expect_same_answers(const Outcome& got, const Outcome& want, float near,
+                                 float toss_up) {
   float worst = 0;
   EXPECT_EQ(got.answers.size(), want.answers.size());
   for (size_t i = 0; i < std::min(got.answers.size(), want.answers.size()); ++i) {
@@ -118,7 +119,7 @@ inline float expect_same_answers(const Outcome& got, const Outcome& want, float 
       worst = std::max(worst, d);
       EXPECT_LE(d, near) << "prompt " << i << ", token " << t;
       if (g.tokens[t] == w.tokens[t]) continue;
-      EXPECT_LT(w.rows[t].top[0].logprob - w.rows[t].top[1].logprob, 2 * near)
+      EXPECT_LT(w.rows[t].top[0].logprob - w.rows[t].top[1].logprob, toss_up)
           << "prompt " << i << ", token " << t;
       break;
     }

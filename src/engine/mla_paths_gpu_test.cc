@@ -93,7 +93,7 @@ TEST_P(MlaPathsGpu, GivesTheReferencesAnswers) {
     options.disable_chunked_prefix_cache = c.chunked_off;
     options.chunked_prefill_size = c.chunk;
     const Outcome got = run(options, together);
-    const float worst = expect_same_answers(got, on_the_cpu(), kNear);
+    const float worst = expect_same_answers(got, on_the_cpu(), kNear, 2 * kNear);
     std::printf("the furthest row by %.3f\n", worst);
     expect_routes(got, c);
   }

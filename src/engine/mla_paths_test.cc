@@ -16,7 +16,7 @@ using engine::testing::mla::prompts;
 using engine::testing::mla::run;
 
 void expect_same_answers(const Outcome& got, const Outcome& want) {
-  engine::testing::mla::expect_same_answers(got, want, 1e-3f);
+  engine::testing::mla::expect_same_answers(got, want, 1e-3f, 1e-3f);
 }
 
 const Outcome& reference() {
