@@ -23,6 +23,7 @@ namespace {
 using engine::testing::Collector;
 using engine::testing::expect_nothing_held;
 using engine::testing::ids_of;
+using engine::testing::log_softmax;
 using engine::testing::make_engine;
 using engine::testing::read_golden;
 using engine::testing::start;
@@ -43,12 +44,8 @@ GoldenRun golden_run(const std::string& model) {
   static const formats::Json all = read_golden("families/gpu.json");
   const formats::Json& json = *all.find("models")->find(model);
   GoldenRun run{static_cast<int32_t>(all.find("prompt")->as_int()), ids_of(*json.find("ids")), {}};
-  for (const formats::Json& row : json.find("logits")->as_array()) {
-    double sum = 0;
-    for (const formats::Json& l : row.as_array()) sum += std::exp(l.as_double());
-    std::vector<double>& out = run.logprobs.emplace_back();
-    for (const formats::Json& l : row.as_array()) out.push_back(l.as_double() - std::log(sum));
-  }
+  for (const formats::Json& row : json.find("logits")->as_array())
+    run.logprobs.push_back(log_softmax(row));
   return run;
 }
 
@@ -83,6 +80,22 @@ struct Case {
   int32_t absorb_below = -1;
   const char* path = nullptr;  // that prompts in pieces must have gone
 };
+
+// Of a latent model whose prompts go `path`; with a capacity none is absorbed.
+Case latent(const char* model, const char* prefill, const char* decode, const char* path,
+            int64_t capacity = 0) {
+  return {.file = model,
+          .golden = model,
+          .prefill = prefill,
+          .decode = decode,
+          .capacity = capacity,
+          .absorb_below = capacity > 0 ? 0 : -1,
+          .path = path};
+}
+Case with_experts(Case c) {
+  c.experts = true;
+  return c;
+}
 
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.file << " " << c.kv << " " << c.prefill << "/" << c.decode;
@@ -258,13 +271,8 @@ INSTANTIATE_TEST_SUITE_P(Paths, SanitizedFamily,
                                                 .prefill = "flashinfer_mla",
                                                 .decode = "flashinfer_mla",
                                                 .capacity = 64},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "trtllm_mla",
-                                                .decode = "reference",
-                                                .capacity = 16,
-                                                .absorb_below = 0,
-                                                .path = "chunked"},
+                                           latent("deepseek_v2_576", "trtllm_mla", "reference",
+                                                  "chunked", 16),
                                            Case{.file = "deepseek_v3.gguf",
                                                 .golden = "deepseek_v3",
                                                 .experts = true,
@@ -301,62 +309,18 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return name_of(info.param); });
 
 // A latent model's prompts over rows (192/128: our kernel, or the oracle) and absorbed.
-INSTANTIATE_TEST_SUITE_P(LatentPaths, FamilyGpu,
-                         ::testing::Values(Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "flashinfer_mla",
-                                                .decode = "flashinfer_mla",
-                                                .path = "absorbed"},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "reference",
-                                                .decode = "flashinfer_mla",
-                                                .capacity = 1024,
-                                                .absorb_below = 0,
-                                                .path = "one_shot"},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "reference",
-                                                .decode = "reference",
-                                                .capacity = 16,
-                                                .absorb_below = 0,
-                                                .path = "chunked"},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "trtllm_mla",
-                                                .decode = "flashinfer_mla",
-                                                .path = "ragged"},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "trtllm_mla",
-                                                .decode = "flashinfer_mla",
-                                                .capacity = 1024,
-                                                .absorb_below = 0,
-                                                .path = "one_shot"},
-                                           Case{.file = "deepseek_v2_576",
-                                                .golden = "deepseek_v2_576",
-                                                .prefill = "trtllm_mla",
-                                                .decode = "reference",
-                                                .capacity = 16,
-                                                .absorb_below = 0,
-                                                .path = "chunked"},
-                                           Case{.file = "deepseek_v3_576",
-                                                .golden = "deepseek_v3_576",
-                                                .experts = true,
-                                                .prefill = "trtllm_mla",
-                                                .decode = "flashinfer_mla",
-                                                .capacity = 16,
-                                                .absorb_below = 0,
-                                                .path = "chunked"},
-                                           Case{.file = "deepseek_v3",
-                                                .golden = "deepseek_v3",
-                                                .experts = true,
-                                                .prefill = "reference",
-                                                .decode = "reference",
-                                                .capacity = 16,
-                                                .absorb_below = 0,
-                                                .path = "ragged"}),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    LatentPaths, FamilyGpu,
+    ::testing::Values(latent("deepseek_v2_576", "flashinfer_mla", "flashinfer_mla", "absorbed"),
+                      latent("deepseek_v2_576", "reference", "flashinfer_mla", "one_shot", 1024),
+                      latent("deepseek_v2_576", "reference", "reference", "chunked", 16),
+                      latent("deepseek_v2_576", "trtllm_mla", "flashinfer_mla", "ragged"),
+                      latent("deepseek_v2_576", "trtllm_mla", "flashinfer_mla", "one_shot", 1024),
+                      latent("deepseek_v2_576", "trtllm_mla", "reference", "chunked", 16),
+                      with_experts(latent("deepseek_v3_576", "trtllm_mla", "flashinfer_mla",
+                                          "chunked", 16)),
+                      with_experts(latent("deepseek_v3", "reference", "reference", "ragged", 16))),
+    [](const auto& info) { return name_of(info.param); });
 
 // A cache of 8 bits, whose numbers have 3 bits behind the point: with keys and values rounded so,
 // transformers' run in float32 strays by up to 0.8 in these models, with latents by up to 1.28.

@@ -3,7 +3,6 @@
 // chunks, prefilled and decoded.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <numeric>
 
 #include "engine/testing.h"
@@ -12,17 +11,10 @@ namespace attune {
 namespace {
 
 using engine::testing::ids_of;
+using engine::testing::log_softmax;
 using engine::testing::make_engine;
 using engine::testing::read_golden;
 using engine::testing::start;
-
-std::vector<double> log_softmax(const formats::Json& logits) {
-  double sum = 0;
-  for (const formats::Json& l : logits.as_array()) sum += std::exp(l.as_double());
-  std::vector<double> out;
-  for (const formats::Json& l : logits.as_array()) out.push_back(l.as_double() - std::log(sum));
-  return out;
-}
 
 // Logits have 4 or 5 digits behind the point.
 void expect_row(const LogprobEntry& got, const std::vector<double>& want, double near) {

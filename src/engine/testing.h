@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <fstream>
@@ -140,6 +141,14 @@ inline std::vector<TokenId> ids_of(const formats::Json& json) {
   std::vector<TokenId> ids;
   for (const formats::Json& id : json.as_array()) ids.push_back(static_cast<TokenId>(id.as_int()));
   return ids;
+}
+
+inline std::vector<double> log_softmax(const formats::Json& logits) {
+  double sum = 0;
+  for (const formats::Json& l : logits.as_array()) sum += std::exp(l.as_double());
+  std::vector<double> out;
+  for (const formats::Json& l : logits.as_array()) out.push_back(l.as_double() - std::log(sum));
+  return out;
 }
 
 }  // namespace attune::engine::testing

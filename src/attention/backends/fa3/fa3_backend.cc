@@ -177,6 +177,7 @@ class Fa3Backend final : public Backend {
     if (p.batch.num_tokens == 0) return;
     const WithoutPdl without(stream, p.limits.tuning.pdl == Toggle::kOff);
     if (p.wide) return p.prefill->plan_on(p.batch, stream);
+    const float tile = tile_bytes(p);
     PlanArgs args{.at = p.batch.on_device,
                   .num_seqs = p.batch.num_seqs,
                   .causal = p.batch.causal,
@@ -189,9 +190,9 @@ class Fa3Backend final : public Backend {
                           .num_splits = p.batch.deterministic ? 0 : p.limits.tuning.num_splits,
                           .fixed = p.batch.deterministic ? kFixedKeys : 0,
                           .max_partials = p.sizes.max_partials(p.block_rows),
-                          .item_cost = kItemBytes / tile_bytes(p),
-                          .split_cost = kSplitBytes / tile_bytes(p),
-                          .late_cost = kLateBytes / tile_bytes(p)},
+                          .item_cost = kItemBytes / tile,
+                          .split_cost = kSplitBytes / tile,
+                          .late_cost = kLateBytes / tile},
                   .num_windows = static_cast<int32_t>(p.windows.size()),
                   .scratch = p.scratch(),
                   .scratch_stride = plan_scratch(p.limits.max_seqs, p.sizes.max_blocks),

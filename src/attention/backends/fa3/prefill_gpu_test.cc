@@ -50,11 +50,7 @@ TEST_F(Fa3PrefillTest, HeadsPagesAndLayouts) {
           o.kv_dtype = dtype;
           o.head_dim = dim;
           o.page_size = page;
-          o.page_padding = n % 2;
-          o.token_major = n % 3 == 1;
-          o.spare_pages = n % 3;
-          o.out_gap = n % 3 == 0 ? 40 : 0;
-          o.seed = ++n;
+          lay_out(o, n++);
           check(o, "prefill");
         }
 }

@@ -10,6 +10,9 @@ namespace attune::attention::fa3 {
 
 // Keys of a unit, of which tiles are made: what is copied at once of larger pages.
 inline constexpr int32_t kUnitShift = 6, kUnit = 1 << kUnitShift;
+// Tokens of a page below which rows are copied 16 bytes a thread, as their boxes would take longer;
+// the swizzle of boxes repeats every 8 rows.
+inline constexpr int32_t kLeastBox = 8;
 // Keys of a tile: what a kernel loads, multiplies and masks at once. 16 KiB, but for many rows.
 constexpr int32_t decode_tile(int64_t key_bytes, int32_t rows) {
   return rows < 64 && key_bytes <= 128 ? 2 * kUnit : kUnit;

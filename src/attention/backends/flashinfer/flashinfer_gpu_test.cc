@@ -127,11 +127,7 @@ TEST_F(FlashinferTest, LongPrefill) {
         o.kv_heads = kv;
         o.head_dim = dim;
         o.page_size = page;
-        o.page_padding = n % 2;
-        o.token_major = n % 3 == 1;
-        o.spare_pages = n % 3;
-        o.out_gap = n % 3 == 0 ? 40 : 0;
-        o.seed = ++n;
+        lay_out(o, n++);
         ProblemOptions one = o;
         one.seqs = {{1500, 1500}};
         check(name(o, "long prefill"), {o, one});

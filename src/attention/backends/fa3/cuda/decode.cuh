@@ -59,9 +59,7 @@ struct Results {
   }
 
   __device__ void store(Part p, int row, int quad) const {
-    const int at = item.chunk.first_row + row, query = divided(at, a.group);
-    const int64_t token = item.chunk.q_start + query;
-    const int head = item.head * a.group.size + at - query * a.group.size;
+    const auto [token, head] = token_head(a, item, row);
     if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0, 0, 0}});
     const float f = p.sum > 0 ? __fdividef(1, p.sum) : 0;
     char* to =
@@ -206,6 +204,7 @@ class Consumer {
     load_q(sm_.q[place], item_->chunk.rows);
     reset();
   }
+
   __device__ void reset() {
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {

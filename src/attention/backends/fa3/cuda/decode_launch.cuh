@@ -9,9 +9,6 @@
 
 namespace attune::attention::fa3 {
 
-// Keys of a page below which it is gathered: swizzles repeat every 8 rows.
-inline constexpr int32_t kLeastBoxRows = 8;
-
 // As many as fit.
 template <typename S>
 constexpr int decode_stages() {
@@ -54,7 +51,7 @@ void launch_decode_paged(device::Stream& stream, const kv::PagedKvView& kv, cons
 template <typename Kv, int kDim>
 void launch_decode(device::Stream& stream, const kv::PagedKvView& kv, const DecodeArgs& args,
                    int32_t block_rows, int32_t ctas) {
-  if (kv.page_size < kLeastBoxRows)
+  if (kv.page_size < kLeastBox)
     return launch_decode_paged<Kv, kDim, true>(stream, kv, args, block_rows, ctas);
   launch_decode_paged<Kv, kDim, false>(stream, kv, args, block_rows, ctas);
 }

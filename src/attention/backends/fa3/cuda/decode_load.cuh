@@ -99,6 +99,15 @@ struct Item {
 __device__ __forceinline__ BlockRows rows_of(const DecodeArgs& a, const Chunk& c) {
   return {c.q_len, c.kv_len, c.first_row, c.rows, a.group, a.causal, a.at.tree_mask != nullptr};
 }
+struct TokenHead {
+  int64_t token;
+  int head;
+};
+__device__ __forceinline__ TokenHead token_head(const DecodeArgs& a, const Item& item, int row) {
+  const int at = item.chunk.first_row + row, query = divided(at, a.group);
+  return {int64_t{item.chunk.q_start + query},
+          item.head * a.group.size + at - query * a.group.size};
+}
 
 template <typename S, int kStages>
 struct DecodeShared {
@@ -395,12 +404,10 @@ class Loader {
   // Queries, one copy for each row.
   __device__ void begin_item() {
     const Item& item = sm_.items[place_];
-    const Chunk& chunk = item.chunk;
     const char* q = static_cast<const char*>(a_.io.q);
-    for (int row = lane_; row < chunk.rows; row += 32) {
-      const int at = chunk.first_row + row, query = divided(at, a_.group);
-      const int head = item.head * a_.group.size + at - query * a_.group.size;
-      const int64_t from = (chunk.q_start + query) * a_.io.q_stride + int64_t{head} * S::kDim;
+    for (int row = lane_; row < item.chunk.rows; row += 32) {
+      const TokenHead of = token_head(a_, item, row);
+      const int64_t from = of.token * a_.io.q_stride + int64_t{of.head} * S::kDim;
       copy_row(sm_.q[place_] + row * S::kQStride, q + from * 2, S::kDim * 2,
                &sm_.item_full[place_]);
     }

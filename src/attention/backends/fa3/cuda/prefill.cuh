@@ -26,7 +26,7 @@ __device__ void prefill_ring_init(uint64_t* full, uint64_t* empty, int filling, 
 }
 
 // Kv: bfloat16, binary16 or e4m3, the caches' type. kGather, not of e4m3: pages below
-// kPrefillLeastBox tokens.
+// kLeastBox tokens.
 template <int kQkDim, int kVDim, typename Kv, bool kGather>
 __global__ void __launch_bounds__(kPrefillThreads, 1)
     prefill_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,

@@ -91,8 +91,9 @@ class PrefillConverter : PrefillProducer<kDim, kDim, __nv_fp8_e4m3, false> {
   // Begins the copies of the next rows to a place that is free; where there are none, of nothing.
   __device__ void fetch(int step) {
     if (tiles_ > 0) {
-      const uint64_t mine = uint64_t{static_cast<uint32_t>(this->checked(slot_))} * p_.page_stride +
-                            row_ * token_stride_;
+      const uint64_t mine =
+          uint64_t{static_cast<uint32_t>(slot_or_padding(slot_, p_.num_slots))} * p_.page_stride +
+          row_ * token_stride_;
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
         const int row = i * kGroups + group_;

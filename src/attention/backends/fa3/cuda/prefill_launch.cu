@@ -33,7 +33,7 @@ bool has_prefill_kernel(DType kv_dtype, int32_t qk_dim, int32_t v_dim) {
 }
 
 void launch_prefill(device::Stream& stream, const PrefillCall& call) {
-  const bool gather = call.params.page_slots && call.params.page_size < kPrefillLeastBox;
+  const bool gather = call.params.page_slots && call.params.page_size < kLeastBox;
   launch_of(call.kv.dtype, call.kv.k_dim, call.kv.v_dim, gather)(stream, call);
 }
 

@@ -36,8 +36,20 @@ void launch_prefill_kernel(device::Stream& stream, const PrefillCall& call) {
       k, v, p);
 }
 
-// null: there is no such kernel. gather: pages below kPrefillLeastBox tokens.
+// null: there is no such kernel. gather: pages below kLeastBox tokens.
 using PrefillLaunch = void (*)(device::Stream&, const PrefillCall&);
+// Of caches of 16 bits whose keys and values are of a size.
+template <typename Kv>
+PrefillLaunch square_prefill(int32_t qk_dim, int32_t v_dim, bool gather) {
+  if (qk_dim == 64 && v_dim == 64)
+    return gather ? launch_prefill_kernel<64, 64, Kv, true>
+                  : launch_prefill_kernel<64, 64, Kv, false>;
+  if (qk_dim == 128 && v_dim == 128)
+    return gather ? launch_prefill_kernel<128, 128, Kv, true>
+                  : launch_prefill_kernel<128, 128, Kv, false>;
+  return nullptr;
+}
+
 PrefillLaunch prefill_bf16(int32_t qk_dim, int32_t v_dim, bool gather);
 PrefillLaunch prefill_f16(int32_t qk_dim, int32_t v_dim, bool gather);
 PrefillLaunch prefill_fp8(int32_t qk_dim, int32_t v_dim);

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
+#include "attention/backends/fa3/work.h"
+
 namespace attune::attention::fa3 {
 
 // A tile: rows of queries (each a token and one of the heads that share it), and keys.
 inline constexpr int kPrefillRows = 128, kPrefillKeys = 128;
-// Pages of fewer tokens are copied row by row: their boxes would take longer.
-inline constexpr int kPrefillLeastBox = 8;
 // Rows that one consumer warpgroup holds.
 inline constexpr int kGroupRows = 64;
 
@@ -51,7 +51,7 @@ struct PrefillParams {
   // A row of a warpgroup divided by tile_heads: times this, shifted by 16.
   uint32_t token_factor = 0;
   int32_t num_slots = 0, page_size = 0, box_rows = 0;
-  // Of pages below kPrefillLeastBox and of caches of 8 bits; strides in bytes.
+  // Of pages below kLeastBox and of caches of 8 bits; strides in bytes.
   const char *k = nullptr, *v = nullptr;
   uint32_t page_stride = 0;
   int64_t k_head_stride = 0, k_token_stride = 0, v_head_stride = 0, v_token_stride = 0;

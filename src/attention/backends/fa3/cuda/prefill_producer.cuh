@@ -118,9 +118,6 @@ class PrefillProducer {
     __syncwarp();
     if (lane_ == 0) barrier_arrive(&barriers_.q_full[at.stage]);
   }
-  __device__ int checked(int slot) const {
-    return slot_or_padding(slot, p_.num_slots);
-  }
 
  private:
   template <bool kIsK>
@@ -164,7 +161,7 @@ class PrefillProducer {
       if (lane_ < boxes * pieces) {
         const int box = lane_ & (boxes - 1), piece = which + 2 * (lane_ / boxes);
         copy_box(to + piece * Shape::kPieceBytes + box * p_.box_rows * kPieceRow, kIsK ? &k_ : &v_,
-                 piece * 64, now.row, head, checked(now.slot), full);
+                 piece * 64, now.row, head, slot_or_padding(now.slot, p_.num_slots), full);
       }
       ring.advance();
     }
@@ -201,7 +198,7 @@ class PrefillProducer {
     for (int i = 0; i < item.tiles; ++i) {
       int slots[kLookUps];
 #pragma unroll
-      for (int j = 0; j < kLookUps; ++j) slots[j] = checked(next[j]);
+      for (int j = 0; j < kLookUps; ++j) slots[j] = slot_or_padding(next[j], p_.num_slots);
       look_up(item, item.last_tile - i - 1, shift, next);
       auto& ring = ring_of<kIsK>();
       barrier_wait((kIsK ? barriers_.k_empty : barriers_.v_empty) + ring.stage, ring.parity ^ 1);

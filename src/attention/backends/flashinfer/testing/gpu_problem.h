@@ -89,6 +89,15 @@ struct ProblemOptions {
   uint64_t seed = 1;
 };
 
+// The n-th of several ways in which pages and outputs of prefills lie.
+inline void lay_out(ProblemOptions& o, int n) {
+  o.page_padding = n % 2;
+  o.token_major = n % 3 == 1;
+  o.spare_pages = n % 3;
+  o.out_gap = n % 3 == 0 ? 40 : 0;
+  o.seed = static_cast<uint64_t>(n) + 1;
+}
+
 class Problem {
  public:
   explicit Problem(ProblemOptions options) : o(std::move(options)), random_(o.seed) {
