@@ -152,6 +152,37 @@ TEST_F(Fa3Test, SmallPagesOfManySequences) {
       }
 }
 
+// A query that is not a number is seen in its row, and nowhere else.
+TEST_F(Fa3Test, NaNStaysNaNInItsRow) {
+  for (Phase phase : {Phase::kDecode, Phase::kPrefill})
+    for (DType dtype : backend_->capabilities().kv_dtypes) {
+      ProblemOptions o{.seqs = {{1, 700}, {1, 64}, {1, 5000}}, .phase = phase, .q_heads = 32};
+      if (phase == Phase::kPrefill) o.seqs = {{150, 400}, {9, 9}, {70, 5000}};
+      o.kv_dtype = dtype;
+      Problem p(o);
+      Limits limits = limits_of(o);
+      limits.num_slots = p.num_slots;
+      GpuRun run(*device_, *backend_, limits);
+      ASSERT_TRUE(run.plan(p).ok());
+      run.launch(true);
+      const std::vector<uint16_t> want = run.result();
+      const int32_t token = p.num_tokens() - 1, head = 13;
+      p.q_bits[int64_t{token} * p.q_stride() + head * o.head_dim + 5] = 0x7fc0;
+      ASSERT_TRUE(run.plan(p).ok());
+      run.launch(true);
+      const std::vector<uint16_t> got = run.result();
+      const int64_t row = int64_t{token} * p.out_stride() + head * p.v_dim();
+      int64_t numbers = 0, others = 0;
+      for (int64_t i = 0; i < p.out_elems(); ++i) {
+        const bool here = i >= row && i < row + p.v_dim();
+        numbers += here && !std::isnan(tensor::bf16_to_f32(got[i]));
+        others += !here && got[i] != want[i];
+      }
+      EXPECT_EQ(numbers, 0) << name(o, "numbers in the row");
+      EXPECT_EQ(others, 0) << name(o, "other rows");
+    }
+}
+
 // With dependent launch and without, by the stream's switch and by the backend's.
 TEST_F(Fa3Test, DependentLaunchKeepsTheBits) {
   const ProblemOptions o{.seqs = {{1, 5000}, {1, 64}, {1, 4097}, {1, 700}}, .q_heads = 32};

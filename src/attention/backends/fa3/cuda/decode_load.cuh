@@ -375,21 +375,16 @@ class Loader {
       if (tiles > 0 && waited_ && !begun) begin_item(), begun = true;
       // When the next item's number has come, or has to.
       if (begun && (tiles >= kTakenAfter || key + 2 * kTile >= end_)) fetch_next();
-      if (!waited_ && stage_ >= kEarlyTiles) await_early(stage_ - kEarlyTiles);
       if constexpr (S::kGather) {
         gather(item, tiles);
       } else {
+        if (!waited_ && stage_ >= kEarlyTiles)
+          barrier_wait(&sm_.full[stage_ - kEarlyTiles][warp_], 0);
         copy_tile(warp_, key);
       }
       if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
     }
     turn_ += tiles;
-  }
-
-  // Until what this warp loads of the ring's first round is there.
-  __device__ void await_early(int stage) {
-    if (S::kGather || warp_ == 0) barrier_wait(&sm_.full[stage][0], 0);
-    if (S::kGather || warp_ == 1) barrier_wait(&sm_.full[stage][1], 0);
   }
 
   // Who has no part in a tile waits for its place and arrives as well: so nobody is a round of the
