@@ -13,8 +13,9 @@ using base::cat;
 using tensor::DType;
 
 constexpr Phase kDecode = Phase::kDecode, kPrefill = Phase::kPrefill, kVerify = Phase::kVerify;
-constexpr AttentionHeads kGqa{32, 8, 128, 128}, kWideGqa{64, 8, 128, 128}, kMha{32, 32, 128, 128},
-    kSmall{9, 3, 64, 64}, kMla16{16, 1, 576, 512, true}, kMla128{128, 1, 576, 512, true},
+constexpr AttentionHeads kGqa{32, 8, 128, 128}, kWideGqa{64, 8, 128, 128},
+    kWidestGqa{64, 4, 128, 128}, kMha{32, 32, 128, 128}, kSmall{9, 3, 64, 64},
+    kMla16{16, 1, 576, 512, true}, kMla128{128, 1, 576, 512, true},
     // DeepSeek's, up-projected: head sizes of keys and values differ.
     kUpProjected{16, 16, 192, 128};
 constexpr int32_t kDraft = 8, kPrefix = 2048;  // tokens of a verify batch's sequences
@@ -46,6 +47,7 @@ std::vector<AttentionCase> gpu_shapes() {
        // As schedulers make them: no multiple of what a GPU does at once.
        load(kDecode, 64, 1, 8192, true), load(kDecode, 17, 1, 1024), load(kDecode, 20, 1, 4096)});
   add(all, kWideGqa, {load(kDecode, 64, 1, 4096)});
+  add(all, kWidestGqa, {load(kDecode, 64, 1, 4096)});
   add(all, kMha, {load(kDecode, 64, 1, 2048)});
   add(all, kSmall, {load(kDecode, 64, 1, 1024)});
   add(all, kGqa,

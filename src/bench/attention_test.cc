@@ -47,10 +47,11 @@ TEST(AttentionGrid, HasTheShapesThatPeersArePublishedWith) {
           "256x1024", "64x1..8192", "17x1024", "20x4096"})
       EXPECT_THAT(all, Contains("decode 32/8 128/128 " + std::string(batch) + " page " + page +
                                 " bfloat16"));
-    for (const char* shape : {"decode 64/8 128/128 64x4096", "decode 32/32 128/128 64x2048",
-                              "prefill 32/8 128/128 16x1024", "prefill 32/8 128/128 4x4096",
-                              "prefill 32/8 128/128 1x16384", "prefill 32/8 128/128 8x512+8192",
-                              "verify 32/8 128/128 16x8+2048", "verify 32/8 128/128 64x8+2048"})
+    for (const char* shape : {"decode 64/8 128/128 64x4096", "decode 64/4 128/128 64x4096",
+                              "decode 32/32 128/128 64x2048", "prefill 32/8 128/128 16x1024",
+                              "prefill 32/8 128/128 4x4096", "prefill 32/8 128/128 1x16384",
+                              "prefill 32/8 128/128 8x512+8192", "verify 32/8 128/128 16x8+2048",
+                              "verify 32/8 128/128 64x8+2048"})
       EXPECT_THAT(all, Contains(shape + std::string(" page ") + page + " bfloat16"));
     for (const char* seqs : {"16", "64"})
       EXPECT_THAT(all, Contains("verify 32/8 128/128 " + std::string(seqs) + "x8+2048 page " +

@@ -109,9 +109,9 @@ Status Mla::allocate(device::Device& device) {
        {latents_, capacity_ * lora() * act, "gathered latents"},
        {q_rows_, inter == 4 || capacity_ == 0 ? 0 : t * q_width() * inter, "queries over rows"},
        {rows_, capacity_ * (q_width() + o_width()) * inter, "up-projected keys and values"},
-       {part_, t * o_width() * inter, "a chunk's outputs"},
-       {part_lse_, t * h * 4, "a chunk's LSE"},
-       {lse_, t * h * 4, "LSE"}},
+       {part_, capacity_ == 0 ? 0 : t * o_width() * inter, "a chunk's outputs"},
+       {part_lse_, capacity_ == 0 ? 0 : t * h * 4, "a chunk's LSE"},
+       {lse_, capacity_ == 0 ? 0 : t * h * 4, "LSE"}},
       device);
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "attention/registry.h"
+#include "base/log.h"
 #include "soak.h"
 
 namespace attune {
@@ -92,6 +93,21 @@ TEST_F(HicacheSoak, BugD35Fa3) {
   const Outcome with = watch("fa3", {}, soak_seconds());
   const Outcome without = watch("fa3", {}, soak_seconds() / 3, false);
   EXPECT_EQ(with.outputs, without.outputs) << "dependent launch changes outputs";
+}
+
+// The other ways in which keys are loaded ahead of the wait: gathered by rows of small pages, of
+// 8 bits, of a window, and for several queries.
+TEST_F(HicacheSoak, BugD35Fa3OtherLoads) {
+  constexpr auto kFp8 = tensor::DType::kF8E4M3;
+  const Shape rows{.full_pages = 1984, .page_size = 1, .sets = 24},
+      fours{.full_pages = 496, .page_size = 4, .sets = 24, .dtype = kFp8},
+      window{.sets = 24, .window = 300}, verify{.sets = 24, .q_len = 5},
+      fp8{.page_size = 64, .sets = 24, .dtype = kFp8, .q_len = 2};
+  for (const Shape& shape : {rows, fours, window, verify, fp8}) {
+    SCOPED_TRACE(base::cat("pages of ", shape.page_size, ", ", tensor::dtype_name(shape.dtype),
+                           ", window ", shape.window, ", queries ", shape.q_len));
+    watch("fa3", shape, soak_seconds() / 3);
+  }
 }
 
 // The soak can fail: a kernel that lacks its wait is seen.

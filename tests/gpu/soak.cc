@@ -169,7 +169,7 @@ class Soak {
         stream_(device.create_stream()),
         quiet_(device.create_stream()) {
     const bench::AttentionHeads& h = shape.heads;
-    geometry_ = {.layer = {h.kv, h.qk_dim, h.v_dim, DType::kBF16, h.mla},
+    geometry_ = {.layer = {h.kv, h.qk_dim, h.v_dim, shape.dtype, h.mla},
                  .layers = shape.layers,
                  .page_size = shape.page_size};
     newest_ = 1 + shape.seqs * shape.full_pages;
@@ -181,8 +181,10 @@ class Soak {
     ATTUNE_ASSIGN_OR_RETURN(pool_, device_.allocate(geometry_.page_bytes() * slots, "the soak"));
     std::mt19937 random(1);
     std::vector<uint16_t> values(8 << 20);
-    for (uint16_t& v : values)  // bf16 of magnitude 2^-7 to 1
+    for (uint16_t& v : values) {  // bf16 of magnitude 2^-7 to 1, or two e4m3 below 2
       v = static_cast<uint16_t>((random() & 0x807f) | (120 + random() % 7) << 7);
+      if (shape_.dtype == DType::kF8E4M3) v = static_cast<uint16_t>(random() & 0xbfbf);
+    }
     const auto bytes = static_cast<int64_t>(2 * values.size());
     for (int64_t at = 0; at < pool_.bytes(); at += bytes)
       stream_->copy(pool_.as<char>() + at, values.data(), std::min(bytes, pool_.bytes() - at));
@@ -204,7 +206,10 @@ class Soak {
     return host_->status();
   }
 
-  int32_t offset_of(int32_t seq) const { return (seq * 7 + 3) % shape_.page_size; }
+  // Of a sequence's last row in its newest page, where all rows of a step lie.
+  int32_t offset_of(int32_t seq) const {
+    return shape_.q_len - 1 + (seq * 7 + 3) % (shape_.page_size - shape_.q_len + 1);
+  }
 
   void make_sets() {
     std::mt19937 random(2);
@@ -214,7 +219,7 @@ class Soak {
     for (Set& set : sets_) {
       std::shuffle(slots.begin(), slots.end(), random);
       set.q_indptr.resize(shape_.seqs + 1);
-      std::iota(set.q_indptr.begin(), set.q_indptr.end(), 0);
+      for (int32_t s = 0; s <= shape_.seqs; ++s) set.q_indptr[s] = s * shape_.q_len;
       set.page_indptr = {0};
       for (int32_t s = 0; s < shape_.seqs; ++s) {
         const auto full = static_cast<int32_t>(random() % (shape_.full_pages + 1));
@@ -252,24 +257,25 @@ class Soak {
 
   Status make_attention() {
     const bench::AttentionHeads& h = shape_.heads;
-    ATTUNE_ASSIGN_OR_RETURN(q_, device_.allocate(int64_t{2} * shape_.seqs * h.q * h.qk_dim, "q"));
-    out_bytes_ = int64_t{2} * shape_.seqs * h.q * h.v_dim * shape_.layers;
+    ATTUNE_ASSIGN_OR_RETURN(q_, device_.allocate(int64_t{2} * shape_.rows() * h.q * h.qk_dim, "q"));
+    out_bytes_ = int64_t{2} * shape_.rows() * h.q * h.v_dim * shape_.layers;
     ATTUNE_ASSIGN_OR_RETURN(out_, device_.allocate(out_bytes_, "outputs"));
     ATTUNE_ASSIGN_OR_RETURN(first_, device_.allocate(out_bytes_ * shape_.sets, "first outputs"));
     ATTUNE_ASSIGN_OR_RETURN(differ_, device_.allocate(sizeof(Differences), "counts"));
     ATTUNE_ASSIGN_OR_RETURN(weights_, bench::OutputWeights::create(h, device_, *stream_));
     std::vector<int64_t> slots;
     for (int32_t s = 0; s < shape_.seqs; ++s)
-      slots.push_back(int64_t{newest_ + s} * shape_.page_size + offset_of(s));
+      for (int32_t i = shape_.q_len - 1; i >= 0; --i)
+        slots.push_back(int64_t{newest_ + s} * shape_.page_size + offset_of(s) - i);
     const bench::AttentionCase what{.heads = h,
-                                    .seqs = shape_.seqs,
+                                    .seqs = shape_.rows(),
                                     .kv_len = (shape_.full_pages + 1) * shape_.page_size,
                                     .page_size = shape_.page_size};
     ATTUNE_ASSIGN_OR_RETURN(neighbours_,
                             bench::Neighbours::create(what, slots, weights_, device_, *stream_));
     int64_t scratch = out_bytes_ / shape_.layers;
     attention::Limits limits{.max_seqs = shape_.seqs,
-                             .max_tokens = shape_.seqs,
+                             .max_tokens = shape_.rows(),
                              .max_kv_len = what.kv_len,
                              .q_heads = h.q,
                              .kv_heads = h.kv,
@@ -287,7 +293,8 @@ class Soak {
   attention::LayerParams layer_params() const {
     return {.q_heads = shape_.heads.q,
             .kv_heads = shape_.heads.kv,
-            .scale = 1.0f / std::sqrt(static_cast<float>(shape_.heads.qk_dim))};
+            .scale = 1.0f / std::sqrt(static_cast<float>(shape_.heads.qk_dim)),
+            .window = shape_.window};
   }
   attention::Io io(int32_t layer) const {
     const bench::AttentionHeads& h = shape_.heads;
@@ -299,11 +306,11 @@ class Soak {
             .out_stride = int64_t{h.q} * h.v_dim};
   }
   attention::Batch batch(const Set& set) const {
-    return {.phase = attention::Phase::kDecode,
+    return {.phase = shape_.q_len > 1 ? attention::Phase::kVerify : attention::Phase::kDecode,
             .path = shape_.heads.mla ? attention::Path::kAbsorbed : attention::Path::kPaged,
             .num_seqs = shape_.seqs,
-            .num_tokens = shape_.seqs,
-            .max_q_len = 1,
+            .num_tokens = shape_.rows(),
+            .max_q_len = shape_.q_len,
             .max_kv_len = *std::max_element(set.kv_len.begin(), set.kv_len.end()),
             .q_indptr = set.q_indptr.data(),
             .kv_len = set.kv_len.data(),
@@ -400,7 +407,8 @@ class Soak {
         stream_->copy(device.data(), static_cast<char*>(views_[l].base) + saved[host] * piece,
                       piece);
         stream_->synchronize();
-        const int64_t heads = geometry_.layer.kv_heads, e = 2 * geometry_.layer.k_dim;
+        const int64_t heads = geometry_.layer.kv_heads,
+                      e = tensor::dtype_bytes(shape_.dtype, geometry_.layer.k_dim);
         const kv::HostView& v = host_->view();
         for (int64_t head = 0; head < heads; ++head)
           for (int64_t t = 0; t < shape_.page_size; ++t)

@@ -18,6 +18,10 @@ struct Shape {
   int32_t seqs = 48, full_pages = 31;  // full pages of a sequence at most
   int32_t page_size = 64, layers = 4, sets = 48;
   int32_t copied_slots = 512, host_slots = 768;  // a third of these is loaded from
+  tensor::DType dtype = tensor::DType::kBF16;    // of the cache
+  int32_t q_len = 1, window = 0;                 // q_len: at most a page
+
+  int32_t rows() const { return seqs * q_len; }
 };
 
 struct Outcome {

@@ -88,6 +88,8 @@ Prefill::Prefill(device::Device& device, const Limits& limits, void* workspace)
 }
 
 void Prefill::plan_on(const Batch& batch, device::Stream& stream) const {
+  // As of two bytes an element: sequences of e4m3 are grouped by half of what fits, which measured
+  // the same as all of it.
   const int64_t tile_bytes = int64_t{kPrefillKeys} * (limits_.qk_dim + limits_.v_dim) * 2;
   const int64_t near = near_bytes_ / tile_bytes * heads_ / limits_.kv_heads;
   const bool rows = reads_rows(batch.path);

@@ -304,8 +304,7 @@ void CudnnBackend::run(Plan& plan, const LayerParams& params, const kv::PagedKvV
                          .pages = t.pages + first * t.pitch,
                          .workspace = p.workspace};
     const Status status = graphs_->run(*piece.graph, args, stream);
-    if (!status.ok()) base::log_error("attention backend cudnn: ", status.message());
-    ATTUNE_CHECK(status.ok());
+    if (!status.ok()) return stream.fail(status.with_context("attention backend cudnn"));
   }
 }
 

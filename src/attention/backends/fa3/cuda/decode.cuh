@@ -61,14 +61,14 @@ struct Results {
   __device__ void store(Part p, int row, int quad) const {
     const auto [token, head] = token_head(a, item, row);
     if (a.layer.sinks) fold(p, {a.layer.sinks[head] * kLog2E, 1, {0, 0, 0, 0}});
-    const float f = p.sum > 0 ? __fdividef(1, p.sum) : 0;
+    const float f = p.sum == 0 ? 0 : __fdividef(1, p.sum);
     char* to =
         static_cast<char*>(a.io.out) + (token * a.io.out_stride + int64_t{head} * S::kDim) * 2;
     reinterpret_cast<uint2*>(to)[quad] = {pack<false>(p.out.x * f, p.out.y * f),
                                           pack<false>(p.out.z * f, p.out.w * f)};
     if (a.io.lse && quad == 0)
       a.io.lse[token * a.layer.q_heads + head] =
-          p.sum > 0 ? (p.top + __log2f(p.sum)) * kLn2 : -INFINITY;
+          p.sum == 0 ? -INFINITY : (p.top + __log2f(p.sum)) * kLn2;
   }
 
   // After this item's partial results are written: whoever arrives last adds up all of the rows',
@@ -253,7 +253,7 @@ class Consumer {
     scale(scores);
     if (key < all_.begin || key + kTile > all_.end) mask(key, scores);
     uint32_t weights[kKeyTiles][S::kColumns][2];
-    soften(scores, weights);
+    online_softmax(scores, weights);
     wait_for(stage, 1, parity);
     if (key < begin_ || key + kTile > end_) clear_values(key, sm_.tiles[stage][1]);
     multiply_values(shared_address(sm_.tiles[stage][1]), weights);
@@ -315,9 +315,8 @@ class Consumer {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
       for (int c = 0; c < S::kColumns; ++c)
-        for (int i = 0; i < 4; ++i)  // tanh(x) = 1 - 2 / (exp(2x) + 1)
-          scores[n][c][i] =
-              outer * (1 - __fdividef(2, exp2_fast(fminf(scores[n][c][i] * inner, 100)) + 1));
+        for (int i = 0; i < 4; ++i)
+          scores[n][c][i] = outer * tanh_half_base2(scores[n][c][i] * inner);
   }
 
   __device__ void mask(int key, Scores& scores) const {
@@ -337,7 +336,7 @@ class Consumer {
   }
 
   // Online softmax of these keys; scores become weights of the operands' type, transposed.
-  __device__ void soften(Scores& scores, uint32_t (&weights)[kKeyTiles][S::kColumns][2]) {
+  __device__ void online_softmax(Scores& scores, uint32_t (&weights)[kKeyTiles][S::kColumns][2]) {
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {
       float f[2];
@@ -378,7 +377,7 @@ class Consumer {
         *reinterpret_cast<uint4*>(values +
                                   KeyRow<S>(row, S::unit_shift(a_)).piece(i % kPieces)) = {};
     }
-    fence_copies();
+    fence_async_proxy();
     __syncwarp();
   }
 

@@ -10,10 +10,13 @@
 namespace attune::attention::fa3 {
 
 // As many as fit.
-template <typename S>
+template <typename S, int kStages = kMostStages>
 constexpr int decode_stages() {
-  constexpr int kRest = sizeof(DecodeShared<S, 1>) - 2 * S::kTileBytes + 1024;
-  return std::min(kMostStages, (device::kMostSharedBytes - kRest) / (2 * S::kTileBytes));
+  if constexpr (sizeof(DecodeShared<S, kStages>) <= device::kMostSharedBytes) {
+    return kStages;
+  } else {
+    return decode_stages<S, kStages - 1>();
+  }
 }
 
 template <typename Kv, int kDim, int kRows, bool kGather>
@@ -35,7 +38,7 @@ void launch_decode_rows(device::Stream& stream, const kv::PagedKvView& kv, const
        {"page", kv.page_size},
        {"window", args.layer.window},
        {"early", args.early}},
-      kernel, page_map(kv, Which::kKeys, rows), page_map(kv, Which::kValues, rows), args);
+      kernel, page_map(kv, KvSide::kKeys, rows), page_map(kv, KvSide::kValues, rows), args);
 }
 
 template <typename Kv, int kDim, bool kGather>

@@ -65,7 +65,8 @@ struct DecodeShape {
   static constexpr int kTileBytes = kTile * kKeyBytes;
   static constexpr int kQStride = kDim * 2 + 16;  // against bank conflicts, as the next
   static constexpr int kMergeStride = kDim + 4;
-  static constexpr int kItems = kRows <= 16 ? 4 : 2;
+  // More of 16 rows and more would cost a stage of the ring.
+  static constexpr int kItems = kRows == 8 ? 4 : kRows == 16 ? 3 : 2;
 
   static __device__ int unit_shift(const DecodeArgs& a) {
     return kGather ? kUnitShift : min(a.page_shift, kUnitShift);
@@ -124,7 +125,8 @@ struct DecodeShared {
   __device__ void init() {
     for (int s = 0; s < kStages; ++s)
       for (int part = 0; part < 2; ++part) {
-        // With kGather, a warp's lanes, and of keys each other loading warp.
+        // With kGather: the 32 lanes of the warp that copies, and for keys one of each other
+        // loading warp.
         barrier_init(&full[s][part], !S::kGather ? 1 : part == 0 ? 31 + S::kLoaderWarps : 32);
         barrier_init(&empty[s][part], S::kReaders);
       }

@@ -142,9 +142,10 @@ class Planner {
     return max(1, (tiles + length - 1) / length);
   }
 
-  // By when the last CTA is done, in tiles, if the longest items come first. Memory sets the pace:
-  // CTAs that idle at the end cost nothing until those left cannot take up its rate, by which
-  // `wasted` of the last round's tiles. Each warp weighs one length.
+  // The estimated end of the last CTA, in tiles, if the longest items come first; each warp takes
+  // one length. While all CTAs read, memory is the limit, and so it stays while some idle; when so
+  // few are left in the last round that each reads at its most, the rest of the memory's rate is
+  // lost: `wasted`.
   __device__ void choose_length() {
     if (a_.cut.fixed > 0) return;
     const int64_t work = int64_t{total_} * a_.heads;

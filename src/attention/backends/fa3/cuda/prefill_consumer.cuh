@@ -31,11 +31,11 @@ class PrefillConsumer {
     wait_for_k();
     scores(r.s);
     while (true) {
-      const PrefillSight sight(p_, item, half_, 16 * warp_ + lane_ / 4);
-      first_weights(item, sight, r);
+      const MaskBounds bounds(p_, item, half_, 16 * warp_ + lane_ / 4);
+      first_weights(item, bounds, r);
       const int first = item.last_tile - item.tiles + 1;
       for (int tile = item.last_tile - 1; tile >= first; --tile)
-        next_weights(sight, tile, tile == first, r);
+        next_weights(bounds, tile, tile == first, r);
       const int place = q_.stage;
       q_.advance();
       const PrefillItem next = last_values(r);
@@ -56,7 +56,7 @@ class PrefillConsumer {
   };
 
   // Of a block's last tile, whose scores are being made; nothing runs beside.
-  __device__ __forceinline__ void first_weights(const PrefillItem& item, const PrefillSight& sight,
+  __device__ __forceinline__ void first_weights(const PrefillItem& item, const MaskBounds& bounds,
                                                 Registers& r) {
     float keep[2];
     r.softmax.begin();
@@ -64,14 +64,14 @@ class PrefillConsumer {
     hold(r.s);
     release_k();
     if (item.tiles == 1) release_early_q();
-    hide(r.s, sight, item.last_tile);
-    r.softmax.template weigh<kKeys>(r.s, p_.to_log2, keep);
+    cap_and_mask(r.s, bounds, item.last_tile);
+    r.softmax.template online_softmax<kKeys>(r.s, p_.to_log2, keep);
     to_weights(r.s, r.w);
     clear_past_end(item);
     r.add = 0;
   }
   // Of a tile; the values of the one before go on beside.
-  __device__ __forceinline__ void next_weights(const PrefillSight& sight, int tile, bool last,
+  __device__ __forceinline__ void next_weights(const MaskBounds& bounds, int tile, bool last,
                                                Registers& r) {
     float keep[2];
     wait_for_k();
@@ -86,8 +86,8 @@ class PrefillConsumer {
     hold(r.s);
     release_k();
     if (last) release_early_q();
-    hide(r.s, sight, tile);
-    r.softmax.template weigh<kKeys>(r.s, p_.to_log2, keep);
+    cap_and_mask(r.s, bounds, tile);
+    r.softmax.template online_softmax<kKeys>(r.s, p_.to_log2, keep);
     r.softmax.stay_before_wait();
     wgmma_wait<0>();
     hold(r.o);
@@ -120,11 +120,11 @@ class PrefillConsumer {
   }
   __device__ __forceinline__ void wait_for_k() const {
     barrier_wait(&barriers_.k_full[k_.stage], k_.parity);
-    if (kGather) fence_copies();
+    if (kGather) fence_async_proxy();
   }
   __device__ __forceinline__ void wait_for_v() const {
     barrier_wait(&barriers_.v_full[v_.stage], v_.parity);
-    if (kGather) fence_copies();
+    if (kGather) fence_async_proxy();
   }
   __device__ __forceinline__ void scores(float (&s)[kKeys / 2]) {
     const uint32_t q =
@@ -174,21 +174,17 @@ class PrefillConsumer {
   }
 
   // Scores of a tile with the soft cap, and of what a row does not see as none.
-  __device__ __forceinline__ void hide(float (&s)[kKeys / 2], const PrefillSight& sight,
-                                       int tile) const {
+  __device__ __forceinline__ void cap_and_mask(float (&s)[kKeys / 2], const MaskBounds& bounds,
+                                               int tile) const {
     if (p_.to_cap > 0) {
 #pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) {
-        // tanh x = 1 - 2 / (1 + e^2x)
-        const float e = exp2_fast(s[i] * (p_.to_cap * (2 * kLog2E)));
-        s[i] = 1.0f - __fdividef(2.0f, 1.0f + fminf(e, 1e30f));
-      }
+      for (int i = 0; i < kKeys / 2; ++i) s[i] = tanh_half_base2(s[i] * (p_.to_cap * (2 * kLog2E)));
     }
-    if (sight.sees_all(tile)) return;
+    if (bounds.sees_all(tile)) return;
     const int column = tile * kKeys + lane_ % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int end = sight.end[h] - column, begin = sight.begin[h] - column;
+      const int end = bounds.end[h] - column, begin = bounds.begin[h] - column;
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -220,7 +216,7 @@ class PrefillConsumer {
       for (int piece = 0; piece < Shape::kVPieces; ++piece)
         store_16(v + piece * Shape::kPieceBytes + row * kPieceRow + thread % 8 * 16, {});
     }
-    fence_copies();
+    fence_async_proxy();
     named_wait(3 + half_, 128);
   }
 
@@ -278,7 +274,7 @@ class PrefillConsumer {
 
   __device__ void release_late_q(int place) {
     if (Shape::kQStages == 1) return;
-    fence_copies();
+    fence_async_proxy();
     arrive(&barriers_.q_empty[place]);
   }
 
@@ -297,10 +293,10 @@ class PrefillConsumer {
         if (top == -INFINITY) top = sink;
         sum += exp2_fast(sink - top);
       }
-      scale[h] = sum > 0 ? __fdividef(1.0f, sum) : 0.0f;
+      scale[h] = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
       const int64_t token = item.block.first_row + half_ * p_.tile_tokens + at.token;
       if (p_.lse && lane_ % 4 == 0 && r < rows)
-        p_.lse[token * p_.q_heads + head] = sum > 0 ? (top + __log2f(sum)) * kLn2 : -INFINITY;
+        p_.lse[token * p_.q_heads + head] = sum == 0 ? -INFINITY : (top + __log2f(sum)) * kLn2;
     }
   }
 

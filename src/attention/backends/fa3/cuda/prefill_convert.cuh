@@ -73,7 +73,7 @@ class PrefillConverter : PrefillProducer<kDim, kDim, __nv_fp8_e4m3, false> {
       convert(step, to + step * kRows * kPieceRow);
       fetch(step);
     }
-    fence_copies();
+    fence_async_proxy();
     __syncwarp();
     if (lane_ == 0) barrier_arrive(full_ + ring_.stage);
     ring_.advance();

@@ -19,8 +19,8 @@ void launch_prefill_kernel(device::Stream& stream, const PrefillCall& call) {
                        kShared);  // a failure is the launch's
   CUtensorMap k{}, v{};
   if (!PrefillShape<kQkDim, kVDim, Kv>::kF8) {
-    k = piece_map(call.kv, Which::kKeys, p.box_rows);
-    v = piece_map(call.kv, Which::kValues, p.box_rows);
+    k = piece_map(call.kv, KvSide::kKeys, p.box_rows);
+    v = piece_map(call.kv, KvSide::kValues, p.box_rows);
   }
   device::launch_kernel(
       stream, "fa3_prefill",

@@ -25,8 +25,8 @@ CUtensorMap query_map(const void* q, int rows, int q_heads, int dim, int64_t tok
   return pieces(q, sizes, strides, box);
 }
 
-CUtensorMap piece_map(const kv::PagedKvView& kv, Which which, int rows) {
-  const bool keys = which == Which::kKeys;
+CUtensorMap piece_map(const kv::PagedKvView& kv, KvSide side, int rows) {
+  const bool keys = side == KvSide::kKeys;
   const int64_t sizes[] = {keys ? kv.k_dim : kv.v_dim, kv.page_size, kv.kv_heads, kv.num_slots};
   const int64_t strides[] = {keys ? kv.k_token_stride : kv.v_token_stride,
                              keys ? kv.k_head_stride : kv.v_head_stride, kv.page_stride};

@@ -15,6 +15,6 @@ namespace attune::attention::fa3 {
 CUtensorMap query_map(const void* q, int rows, int q_heads, int dim, int64_t token_stride,
                       int heads, int tokens);
 // Of (dim, token, head, slot), boxes of `rows` tokens.
-CUtensorMap piece_map(const kv::PagedKvView& kv, Which which, int rows);
+CUtensorMap piece_map(const kv::PagedKvView& kv, KvSide side, int rows);
 
 }  // namespace attune::attention::fa3

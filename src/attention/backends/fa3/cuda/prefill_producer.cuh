@@ -113,7 +113,7 @@ class PrefillProducer {
           store_16(q + first + i * 512,
                    {to_half(x[i].x), to_half(x[i].y), to_half(x[i].z), to_half(x[i].w)});
       }
-      fence_copies();
+      fence_async_proxy();
     }
     __syncwarp();
     if (lane_ == 0) barrier_arrive(&barriers_.q_full[at.stage]);

@@ -7,11 +7,11 @@ namespace attune::attention::fa3 {
 
 // What two rows of a thread (h = 0, 1: kGroupRows' row 16 warp + lane / 4 + 8h) see, and what all
 // rows of the warpgroup see.
-struct PrefillSight {
+struct MaskBounds {
   int end[2], begin[2];  // keys
   int all_end, all_begin;
 
-  __device__ PrefillSight(const PrefillParams& p, const PrefillItem& item, int half, int row) {
+  __device__ MaskBounds(const PrefillParams& p, const PrefillItem& item, int half, int row) {
     const PrefillBlock& b = item.block;
     const int first = b.position + half * p.tile_tokens;
 #pragma unroll
@@ -42,7 +42,8 @@ struct PrefillSoftmax {
   }
   // Scores to weights; `keep` is what the sums so far are to be multiplied with.
   template <int kColumns>
-  __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], float to_log2, float (&keep)[2]) {
+  __device__ __forceinline__ void online_softmax(float (&s)[kColumns / 2], float to_log2,
+                                                 float (&keep)[2]) {
     float most[2];
     highest<kColumns>(s, most);
     float base[2];

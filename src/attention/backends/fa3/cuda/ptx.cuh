@@ -82,8 +82,9 @@ __device__ __forceinline__ int add_and_order(int* at) {
   return was;
 }
 
-// What this thread wrote to shared memory comes before what the copy engine writes there next.
-__device__ __forceinline__ void fence_copies() {
+// What this thread wrote to shared memory comes before what the copy engine writes, or it or wgmma
+// reads there next.
+__device__ __forceinline__ void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -153,6 +154,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// tanh(x ln 2 / 2), which is 1 - 2 / (2^x + 1), to about 2e-7; NaN stays NaN.
+__device__ __forceinline__ float tanh_half_base2(float x) {
+  return 1 - __fdividef(2, exp2_fast(x) + 1);
 }
 
 }  // namespace attune::attention::fa3

@@ -22,8 +22,8 @@ bool has_tensor_maps() {
   return device::has_tensor_maps();
 }
 
-CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows) {
-  const bool keys = which == Which::kKeys;
+CUtensorMap page_map(const kv::PagedKvView& kv, KvSide side, int rows) {
+  const bool keys = side == KvSide::kKeys;
   const auto bytes = static_cast<int32_t>(tensor::dtype_bytes(kv.dtype, 1));
   const int32_t dim = keys ? kv.k_dim : kv.v_dim, row_bytes = std::min(128, dim * bytes);
   const int32_t columns = row_bytes / bytes;

@@ -7,11 +7,11 @@
 
 namespace attune::attention::fa3 {
 
-enum class Which { kKeys, kValues };
+enum class KvSide { kKeys, kValues };
 
 // Of (dim, token, head, slot): boxes of up to 128 bytes of dims and `rows` tokens of a page,
 // swizzled by as many bytes as a row has. REQUIRES: has_tensor_maps(); strides are multiples of 16
 // bytes.
-CUtensorMap page_map(const kv::PagedKvView& kv, Which which, int rows);
+CUtensorMap page_map(const kv::PagedKvView& kv, KvSide side, int rows);
 
 }  // namespace attune::attention::fa3

@@ -18,7 +18,7 @@ __global__ void natural_log(float* lse, const int32_t* rows, int32_t heads) {
   device::pdl_wait();
   device::pdl_trigger();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < int64_t{*rows} * heads) lse[i] = lse[i] > kNothing ? lse[i] * kLn2 : -INFINITY;
+  if (i < int64_t{*rows} * heads) lse[i] = lse[i] < kNothing ? -INFINITY : lse[i] * kLn2;
 }
 
 // A block to a row, so that a row's place needs no division.
