@@ -142,7 +142,8 @@ class Stream {
   // more is launched. unavailable: the device is lost to this process, which has to be restarted.
   // Any thread.
   virtual Status status() const { return {}; }
-  // CUDA only: what a library launched here failed, which becomes the status().
+  // CUDA only: what a library was to launch here failed, which is this stream's failure, or in a
+  // capture that one's.
   virtual void fail(const Status& /*status*/) {}
   // CPU only: the workers that ops may use, from inside a launched function.
   virtual base::ThreadPool& pool() = 0;

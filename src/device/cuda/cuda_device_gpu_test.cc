@@ -102,6 +102,17 @@ TEST_F(CudaDeviceTest, WorkOfAStreamRunsInOrder) {
   expect_ok();
 }
 
+TEST_F(CudaDeviceTest, ALibrarysFailureIsTheCapturesOrTheStreams) {
+  const auto failing = [&] { stream_->fail(internal_error("a library's reason")); };
+  const auto graph = stream_->capture("a graph", failing);
+  ASSERT_FALSE(graph.ok());
+  EXPECT_THAT(graph.status().message(), HasSubstr("a library's reason"));
+  expect_ok();
+  stream_->launch(failing);
+  EXPECT_THAT(stream_->status().message(), HasSubstr("a library's reason"));
+  stream_->launch([] { FAIL() << "launched after a failure"; });
+}
+
 TEST_F(CudaAsyncTest, EventsAndNoticesFollowTheWork) {
   uint32_t* flag = pinned(1);
   std::promise<void> told;

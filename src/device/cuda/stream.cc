@@ -125,6 +125,14 @@ bool CudaStream::refuse_in_capture() {
   return capturing_;
 }
 
+void CudaStream::fail(const Status& status) {
+  if (!capturing_) {
+    health_->fail(status);
+  } else if (capture_failure_.ok()) {
+    capture_failure_ = status;
+  }
+}
+
 void CudaStream::launch(std::function<void()> fn) {
   if (!enter()) return;
   fn();

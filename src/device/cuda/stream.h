@@ -76,7 +76,7 @@ class CudaStream final : public Stream {
   Result<std::unique_ptr<Graph>> capture(const std::string& what,
                                          const std::function<void()>& fn) override;
   Status status() const override { return health_->status(); }
-  void fail(const Status& status) override { health_->fail(status); }
+  void fail(const Status& status) override;
   base::ThreadPool& pool() override;
   bool pdl() const override { return pdl_; }
   void set_pdl(bool on) override { pdl_ = on && has_pdl_; }
