@@ -1,3 +1,4 @@
+#include "base/flags.h"
 #include "bench/attention.h"
 
 #include <algorithm>
@@ -30,9 +31,12 @@ struct Candidate {
 };
 
 Result<std::vector<Candidate>> candidates(const AttentionConfig& config, device::Device& device) {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : attention::backends()) names.push_back(entry.capabilities.name);
   for (const std::string& name : config.backends)
     if (!attention::find_backend(name))
-      return invalid_argument(cat("--backends: there is no backend '", name, "'"));
+      return invalid_argument(
+          cat("--backends: there is no backend '", name, "'", base::did_you_mean(name, names)));
   std::vector<Candidate> out;
   for (const BackendEntry& entry : attention::backends()) {
     const std::string& name = entry.capabilities.name;
@@ -46,6 +50,13 @@ Result<std::vector<Candidate>> candidates(const AttentionConfig& config, device:
     if (entry.create && here) out.push_back({&entry, entry.create(device)});
   }
   return out;
+}
+
+// What of `tuning` a backend does not take; "": it takes all.
+std::string not_taken(const Capabilities& c, const attention::Tuning& tuning) {
+  if (tuning.num_splits > 0 && !c.num_splits) return "takes no --num-splits";
+  if (tuning.pack_gqa != attention::Toggle::kAuto && !c.pack_gqa) return "takes no --pack-gqa";
+  return "";
 }
 
 // Of a backend that may be asked.
@@ -98,8 +109,8 @@ Status run_attention(const AttentionConfig& config, device::Device& device,
   for (const AttentionCase& c : grid) {
     const bool in_a_step = gpu && c.phase == Phase::kDecode && !config.alone;
     const Timing timing = in_a_step ? Timing::kStep : Timing::kAlone;
-    ATTUNE_ASSIGN_OR_RETURN(const auto timer,
-                            AttentionTimer::create(c, timing, shared, device, *stream));
+    ATTUNE_ASSIGN_OR_RETURN(const auto timer, AttentionTimer::create(c, timing, shared, device,
+                                                                     *stream, config.tuning));
     const auto read = timer->time_read(config.repeats);
     for (const Candidate& candidate : all) {
       if (!serves_kind(candidate.entry->capabilities, c)) continue;
@@ -110,6 +121,8 @@ Status run_attention(const AttentionConfig& config, device::Device& device,
                        .kv_bytes = timer->kv_bytes(),
                        .flops = timer->flops(),
                        .refused = why_not(candidate.entry->capabilities, c, device.info())};
+      if (row.refused.empty())
+        row.refused = not_taken(candidate.entry->capabilities, config.tuning);
       if (row.refused.empty()) time_row(candidate, *timer, config.repeats, row);
       ATTUNE_RETURN_IF_ERROR(stream->status());
       told(row);

@@ -54,6 +54,7 @@ struct AttentionConfig {
   bool alone = false;                  // GPU: decode alone, not in a step
   int32_t repeats = 5;                 // medians are told
   bool pdl = true;                     // GPU: dependent launch
+  attention::Tuning tuning;            // who does not take what it names is not measured
 };
 
 struct AttentionRow {

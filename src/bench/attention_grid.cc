@@ -95,7 +95,8 @@ Status check_names(const AttentionConfig& config) {
                                   base::did_you_mean(phase, phases)));
   for (const std::string& dtype : config.kv_dtypes)
     if (!tensor::parse_dtype(dtype) || tensor::dtype_info(*tensor::parse_dtype(dtype)).quantized)
-      return invalid_argument(cat("--kv-dtypes: '", dtype, "' is no type of a cache"));
+      return invalid_argument(cat("--kv-dtypes: '", dtype, "' is no type of a cache, such as ",
+                                  "float32, float16, bfloat16, fp8_e4m3"));
   for (const int32_t size : config.page_sizes)
     if (size < 1) return invalid_argument(cat("--page-sizes: ", size, ": a page has tokens"));
   return {};
@@ -148,9 +149,12 @@ Result<std::vector<AttentionCase>> attention_grid(const AttentionConfig& config,
   rows.heads = kUpProjected;
   if (gpu && config.mla && (dtypes.empty() || has(dtypes, usual))) take(rows, usual, 0);
   if (grid.empty())
-    return invalid_argument(
-        "no case is left: --cases takes parts of names as they are printed, such as '64x4096 page "
-        "64'");
+    return invalid_argument(cat("no case is left of those that this device has (",
+                                gpu ? "decode, prefill, verify" : "decode, prefill",
+                                "; --cases takes parts of names as they are printed, such as '",
+                                shape_name((gpu ? gpu_shapes() : cpu_shapes()).front()),
+                                "'): leave out some of --phases, "
+                                "--cases, --kv-dtypes"));
   return grid;
 }
 

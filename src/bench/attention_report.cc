@@ -103,7 +103,7 @@ std::string to_line(const AttentionRow& r) {
   std::snprintf(line, sizeof line, "%-52s %-14s ", case_name(r.what).c_str(), r.backend.c_str());
   if (!r.refused.empty()) return cat(line, r.refused);
   char figures[128];
-  std::snprintf(figures, sizeof figures, "%9.1f %8.0f %9.1f %10.3f", r.seconds * 1e6,
+  std::snprintf(figures, sizeof figures, "%9.1f %8.1f %9.3f %10.3f", r.seconds * 1e6,
                 double(r.kv_bytes) / r.seconds / 1e9, r.flops / r.seconds / 1e12,
                 r.read_seconds / r.seconds);
   return cat(line, figures);

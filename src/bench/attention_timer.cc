@@ -108,8 +108,10 @@ Result<const OutputWeights*> SharedMemory::output_weights(const AttentionHeads& 
 Result<std::unique_ptr<AttentionTimer>> AttentionTimer::create(const AttentionCase& c,
                                                                Timing timing, SharedMemory& shared,
                                                                device::Device& device,
-                                                               device::Stream& stream) {
+                                                               device::Stream& stream,
+                                                               const attention::Tuning& tuning) {
   std::unique_ptr<AttentionTimer> t(new AttentionTimer(c, timing, device, stream));
+  t->tuning_ = tuning;
   t->lay_out();
   ATTUNE_RETURN_IF_ERROR(t->make_pools(shared));
   ATTUNE_RETURN_IF_ERROR(t->make_rows(shared));
@@ -308,7 +310,8 @@ attention::Limits AttentionTimer::limits() const {
           .v_dim = h.v_dim,
           .page_size = views_[0].page_size,
           .num_slots = views_[0].num_slots,
-          .threads = device_.info().threads};
+          .threads = device_.info().threads,
+          .tuning = tuning_};
 }
 
 attention::LayerParams AttentionTimer::layer() const {

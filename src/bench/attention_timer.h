@@ -56,7 +56,8 @@ class AttentionTimer {
   static Result<std::unique_ptr<AttentionTimer>> create(const AttentionCase& c, Timing timing,
                                                         SharedMemory& shared,
                                                         device::Device& device,
-                                                        device::Stream& stream);
+                                                        device::Stream& stream,
+                                                        const attention::Tuning& tuning = {});
 
   // Seconds of one layer's call. In a step: of the step with it, less what its neighbours take
   // without, which is measured once. Errors: the backend's plan()'s; unsupported.
@@ -99,6 +100,7 @@ class AttentionTimer {
   Result<double> time(const std::function<void(int)>& fn, const std::function<void()>& once,
                       int repeats);
 
+  attention::Tuning tuning_;
   const AttentionCase case_;
   const Timing timing_;
   device::Device& device_;

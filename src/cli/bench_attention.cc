@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "bench/attention.h"
 #include "bench/attention_report.h"
 #include "cli/bench.h"
@@ -10,6 +11,30 @@
 
 namespace attune::cli {
 namespace {
+
+// Settings of the engine for which there is a flag of the benchmark's own.
+Status refuse_engine_flags(const base::Settings& settings) {
+  constexpr std::pair<const char*, const char*> kOwn[] = {
+      {"page-size", "--page-sizes"},
+      {"kv-cache-dtype", "--kv-dtypes"},
+      {"attention-backend", "--backends"},
+      {"prefill-attention-backend", "--backends and --phases"},
+      {"decode-attention-backend", "--backends and --phases"},
+      {"enable-pdl", "--pdl"}};
+  for (const auto& [name, own] : kOwn)
+    if (settings.source(name) == base::SettingSource::kFlag)
+      return invalid_argument(
+          base::cat("--", name, " is the engine's and changes nothing here: use ", own));
+  return {};
+}
+
+attention::Tuning tuning_of(const Options& options) {
+  using attention::Toggle;
+  return {.num_splits = options.num_splits,
+          .pack_gqa = options.pack_gqa == "on"    ? Toggle::kOn
+                      : options.pack_gqa == "off" ? Toggle::kOff
+                                                  : Toggle::kAuto};
+}
 
 Status attention(const Invocation& call, const bench::AttentionConfig& config) {
   ATTUNE_ASSIGN_OR_RETURN(const auto device, engine::create_device(call.settings.options()));
@@ -37,7 +62,7 @@ int run_bench_attention(const Args& args) {
   const char* group = "Benchmark";
   const std::vector<base::Flag> flags = {
       {"backends", &config.backends, group, "NAME,...",
-       "who is measured; empty: all of this device"},
+       "who is measured; empty: all of this device but reference"},
       {"phases", &config.phases, group, "NAME,...", "decode, prefill, verify; empty: all"},
       {"cases", &config.cases, group, "TEXT,...",
        "cases whose names, as they are printed, have one of these in them; empty: all"},
@@ -64,8 +89,11 @@ int run_bench_attention(const Args& args) {
       "against the others.",
       0,
       false,
-      {"Device and types"}};
+      {"Device", "num-splits", "pack-gqa"}};
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
+  if (Status engines = refuse_engine_flags(call.settings); !engines.ok())
+    return report(engines, call.json);
+  config.tuning = tuning_of(call.settings.options());
   auto sizes = parse_counts("--page-sizes", page_sizes);
   if (!sizes.ok()) return report(sizes.status(), call.json);
   config.page_sizes = *sizes;

@@ -53,7 +53,7 @@ int run_bench_hicache(const Args& args) {
       "object a line.",
       0,
       false,
-      {"Device and types"}};
+      {"Device"}};
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
   auto sizes = parse_counts("--pieces", pieces);
   if (!sizes.ok()) return report(sizes.status(), call.json);

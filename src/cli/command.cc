@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "formats/json.h"
 #include "formats/text_file.h"
@@ -98,7 +99,12 @@ std::string help_text(const Usage& usage, const std::vector<base::Flag>& own) {
     return usage.shows.empty() ||
            std::find(usage.shows.begin(), usage.shows.end(), name) != usage.shows.end();
   };
-  for (base::Flag& row : base::option_flags(defaults)) {
+  std::vector<base::Flag> settings = base::option_flags(defaults);
+  for (const std::string_view name : usage.shows)
+    ATTUNE_CHECK(std::any_of(settings.begin(), settings.end(), [&](const base::Flag& row) {
+      return row.group == name || row.name == name;
+    }));
+  for (base::Flag& row : settings) {
     if (!base::find_flag(own, row.name) && (shown(row.group) || shown(row.name)))
       rows.push_back(row);
   }

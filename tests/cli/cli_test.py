@@ -141,11 +141,17 @@ class Frame(unittest.TestCase):
                          [("cpu", "decode", 1, 64, "alone"), ("cpu", "decode", 32, 64, "alone")])
         self.assertTrue(all(r["us"] > 0 and r["read_us"] > 0 for r in rows))
         for args, told in ((["--phases", "decod"], "did you mean decode?"), (["--cases", "2x3"], "--cases"),
-                           (["--page-sizes", "0"], "--page-sizes"), (["--backends", "fa9"], "fa9"),
+                           (["--page-sizes", "0"], "--page-sizes"), (["--backends", "fa9"], "did you mean fa3?"),
+                           (["--page-size", 1], "--page-sizes"), (["--attention-backend", "cpu"], "--backends"),
+                           (["--phases", "verify"], "no case is left"),
                            (["--backends", "fa3"], "--backends fa3")):
             result = run("bench", "attention", "--device", "cpu", *args)
             self.assertEqual(result.returncode, 2, args)
             self.assertIn(told, result.stderr)
+        rows = run("bench", "attention", "--device", "cpu", "--cases", "9/3 64/64 1x1024 page 64", "--num-splits", 4).stdout
+        self.assertIn("takes no --num-splits", rows)
+        for command in ("attention", "hicache"):
+            self.assertIn("--device auto|cpu|cuda", run("bench", command, "--help").stdout)
 
     def test_copies_are_timed_beside_attention_on_a_gpu_alone(self):
         result = run("bench", "hicache", "--device", "cpu", "--pool-mib", 512, "--beside", "flashinfer")
