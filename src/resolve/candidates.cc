@@ -206,9 +206,9 @@ void tell_orders(State& s, const char*) {
 
 constexpr Rule kCandidateRules[] = {
     {"S8", fallback_flag_idle, no_effect},
-    {"S4", nullptr, tell_orders},
     {"S8", nullptr, list_own_phases},
     {"S9", [](const State& s) { return s.set().page_size == 0; }, choose_page},
+    {"S4", nullptr, tell_orders},
     {"S11", misses_tree_mask, tree_masks},
 };
 

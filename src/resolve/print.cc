@@ -42,11 +42,13 @@ std::string phase_json(const Resolution& r, Phase phase) {
 }
 
 std::string mla_json(const MlaChoice& m) {
-  return cat(
-      "{\"paths\":",
-      json_list(m.paths, [](attention::Path p) { return json_quote(attention::path_name(p)); }),
-      ",\"absorb_below\":", m.policy.absorb_below, ",\"capacity\":", m.policy.capacity,
-      ",\"chunked_prefix\":", m.policy.chunked_prefix ? "true" : "false", "}");
+  const attention::MlaPolicy& p = m.policy;
+  const std::string bounds = cat(",\"absorb_below\":", p.absorb_below, ",\"capacity\":", p.capacity,
+                                 ",\"chunked_prefix\":", p.chunked_prefix ? "true" : "false");
+  return cat("{\"paths\":",
+             json_list(m.paths,
+                       [](attention::Path path) { return json_quote(attention::path_name(path)); }),
+             p.one_path ? "" : bounds, "}");
 }
 
 std::string hicache_json(const HiCacheChoice& h) {
@@ -99,6 +101,17 @@ void print_phases(const Resolution& r, Table& table) {
   table.line("hybrid", r.hybrid ? "yes" : "no");
 }
 
+// Bounds alone that choose between paths.
+std::string mla_text(const MlaChoice& m) {
+  const attention::MlaPolicy& p = m.policy;
+  return cat(base::join(m.paths, attention::path_name),
+             p.one_path ? ""
+             : !p.chunked_prefix
+                 ? "; chunked prefix off"
+                 : cat("; absorbed below ", p.absorb_below, " new tokens on a prefix, ", p.capacity,
+                       " keys at once, chunked prefix on"));
+}
+
 void print_choices(const Resolution& r, Table& table) {
   table.line("page size", cat(r.page_size, " tokens"));
   table.line("types", cat(tensor::dtype_name(r.activation_dtype), ", KV ",
@@ -107,12 +120,7 @@ void print_choices(const Resolution& r, Table& table) {
   table.line("kernels", cat("splits ", r.tuning.num_splits ? cat(r.tuning.num_splits) : "chosen",
                             ", GQA packing ", toggle_name(r.tuning.pack_gqa), ", dependent launch ",
                             toggle_name(r.tuning.pdl)));
-  if (r.mla) {
-    table.line("MLA",
-               cat(base::join(r.mla->paths, attention::path_name), "; absorbed below ",
-                   r.mla->policy.absorb_below, " new tokens on a prefix, ", r.mla->policy.capacity,
-                   " keys at once, chunked prefix ", r.mla->policy.chunked_prefix ? "on" : "off"));
-  }
+  if (r.mla) table.line("MLA", mla_text(*r.mla));
   if (r.hicache) {
     const HiCacheChoice& h = *r.hicache;
     table.line("hicache", cat("IO ", h.io_backend, ", ", h.mem_layout, ", pieces of ",

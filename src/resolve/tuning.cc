@@ -80,10 +80,8 @@ void splits(State& s, const char* id) {
 void packing(State& s, const char* id) {
   s.out.tuning.pack_gqa = toggle(s.set().pack_gqa);
   const ModelTraits& m = s.in.model;
-  if (s.set().pack_gqa == "on") {
-    check_wish(s, id, "--pack-gqa", "on", &Capabilities::pack_gqa);
-  } else if (s.set().pack_gqa == "off") {
-    s.reason(id, "heads are not packed: --pack-gqa off");
+  if (s.set().pack_gqa != "auto") {
+    check_wish(s, id, "--pack-gqa", s.set().pack_gqa, &Capabilities::pack_gqa);
   } else {
     s.reason(id, "packing of ", m.kv_heads > 0 ? m.q_heads / m.kv_heads : 0,
              " query heads per KV head: where it fills a tile");

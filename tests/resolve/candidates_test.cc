@@ -331,7 +331,10 @@ TEST(S4, AMeasuredTableOrdersByBatch) {
   EXPECT_EQ(order_for(r, Phase::kDecode, 100, 3000)[0], "cudnn");
   EXPECT_EQ(order_for(r, Phase::kDecode, 300, 700)[0], "flashinfer");
   EXPECT_EQ(order_for(r, Phase::kPrefill, 300, 700), kHopper);
-  EXPECT_THAT(to_table(r), HasSubstr("256 sequences of 1024 tokens: flashinfer"));
+  EXPECT_THAT(to_table(r), AllOf(HasSubstr("256 sequences of 1024 tokens: flashinfer"),
+                                 HasSubstr("decode: nothing named, the order that this build "
+                                           "measured for 64 sequences of 4096 tokens"),
+                                 HasSubstr("prefill: nothing named, the order for MHA on sm90")));
   EXPECT_THAT(to_json(r), HasSubstr("\"measured\":[{\"sequences\":1,"));
 }
 

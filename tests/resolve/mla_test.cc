@@ -7,6 +7,7 @@ namespace {
 using attention::Path;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 using Paths = std::vector<Path>;
 const Paths kAll = {Path::kRagged, Path::kOneShot, Path::kChunked, Path::kAbsorbed};
@@ -56,9 +57,9 @@ TEST(M1ToM4, FlagsSetThem) {
 
 // What is told is what happens.
 TEST(M1ToM4, ReasonsDoNotContradictOneAnother) {
-  const auto rules = [](const char* flags) {
+  const auto rules = [](const char* flags, const char* device = "cpu") {
     std::vector<std::string> told;
-    for (const Reason& reason : explain("cpu", "deepseek-v2-lite", flags).reasons)
+    for (const Reason& reason : explain(device, "deepseek-v2-lite", flags).reasons)
       if (reason.rule[0] == 'M' || reason.rule == "S12") told.push_back(reason.rule);
     return told;
   };
@@ -67,6 +68,22 @@ TEST(M1ToM4, ReasonsDoNotContradictOneAnother) {
   EXPECT_EQ(rules("--enable-deterministic-inference"), (Names{"S12"}));
   EXPECT_EQ(rules("--enable-deterministic-inference --disable-chunked-prefix-cache"),
             (Names{"S12"}));
+  // Nothing is absorbed below a bound, as nobody absorbs.
+  EXPECT_EQ(rules("--prefill-attention-backend trtllm_mla --no-attention-fallback", "sm90"),
+            (Names{"M1", "M2", "M4"}));
+}
+
+// Bounds between paths are told where there are several.
+TEST(M1ToM4, OnePathIsToldWithoutBounds) {
+  for (const Resolution& r :
+       {explain("cpu", "deepseek-v2-lite", "--enable-deterministic-inference"),
+        explain("sm80", "deepseek-v2-lite")}) {
+    EXPECT_THAT(to_table(r), AllOf(HasSubstr("MLA           absorbed\n"),
+                                   Not(HasSubstr("absorbed below")), Not(HasSubstr("at once"))));
+    EXPECT_THAT(to_json(r), HasSubstr("\"mla\":{\"paths\":[\"absorbed\"]}"));
+  }
+  const Resolution off = explain("cpu", "deepseek-v2-lite", "--disable-chunked-prefix-cache");
+  EXPECT_THAT(to_table(off), HasSubstr("ragged, absorbed; chunked prefix off\n"));
 }
 
 TEST(M1ToM4, AnMhaModelHasNone) {

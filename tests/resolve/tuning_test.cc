@@ -106,6 +106,10 @@ TEST(F2, Packing) {
                     "F2"),
       HasSubstr("not taken by flashinfer"));
   EXPECT_THAT(
+      only_conflict(explain("sm90", "llama3-8b", "--attention-backend flashinfer --pack-gqa off"),
+                    "F2"),
+      HasSubstr("--pack-gqa off: not taken by flashinfer"));
+  EXPECT_THAT(
       to_json(explain("sm90", "llama3-8b", "--decode-attention-backend flashinfer --pack-gqa on")),
       HasSubstr("followed by fa3; not taken by flashinfer"));
 }
