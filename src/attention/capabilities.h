@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace attune::attention {
 
 enum class Phase : uint8_t { kPrefill, kDecode, kVerify, kDraftExtend };
 inline constexpr int kNumPhases = 4;
+inline constexpr Phase kAllPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify,
+                                       Phase::kDraftExtend};
+static_assert(std::size(kAllPhases) == kNumPhases);
 const char* phase_name(Phase phase);  // "prefill", "decode", "verify", "draft_extend"
 
 // How a batch finds its keys. An MHA model has one path; an MLA model's extend batch is split by
@@ -69,7 +73,6 @@ struct Capabilities {
   std::vector<HeadDims> head_dims;    // kPaged and kAbsorbed; empty: any up to max_head_dim
   std::vector<HeadDims> ragged_dims;  // of the paths that read rows; empty: any up to max_head_dim
   int32_t max_head_dim = 0;
-  int32_t max_gqa_group = 0;  // query heads per KV head; 0: any
   std::vector<tensor::DType> q_dtypes, kv_dtypes;
   bool kv_as_q = false;             // the cache's type is its queries'
   std::vector<int32_t> page_sizes;  // empty: any

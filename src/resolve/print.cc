@@ -6,14 +6,13 @@
 
 namespace attune::resolve {
 
+using attention::kAllPhases;
 using attention::Phase;
 using attention::Toggle;
 using base::cat;
 using base::json_quote;
 
 namespace {
-
-constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
 
 const char* toggle_name(Toggle t) {
   return t == Toggle::kOn ? "on" : t == Toggle::kOff ? "off" : "auto";
@@ -89,7 +88,7 @@ class Table {
 };
 
 void print_phases(const Resolution& r, Table& table) {
-  for (Phase phase : kPhases) {
+  for (Phase phase : kAllPhases) {
     std::string value;
     for (const Candidate& c : r.of(phase))
       value += (value.empty() ? "" : ", then ") + c.backend + " (" + c.reason + ")";
@@ -147,7 +146,7 @@ void print_refusals(const Resolution& r, Table& table) {
     same->phases.push_back(f.phase);
   }
   for (const Group& g : groups) {
-    const std::string phases = g.phases.size() == std::size(kPhases)
+    const std::string phases = g.phases.size() == std::size(kAllPhases)
                                    ? "every phase"
                                    : base::join(g.phases, attention::phase_name);
     table.line("refused", cat(g.first->backend, " for ", phases, ": ", g.first->why));
@@ -159,7 +158,7 @@ void print_refusals(const Resolution& r, Table& table) {
 std::string to_json(const Resolution& r) {
   std::string out =
       cat("{\"device\":", json_quote(r.device), ",\"hybrid\":", r.hybrid ? "true" : "false");
-  for (Phase phase : kPhases)
+  for (Phase phase : kAllPhases)
     out += cat(",\"", attention::phase_name(phase), "\":", phase_json(r, phase));
   out += cat(",\"page_size\":", r.page_size,
              ",\"dtype\":", json_quote(tensor::dtype_name(r.activation_dtype)),

@@ -82,13 +82,6 @@ void heads(const State& s, const Capabilities& c, Phase phase, Objection& o) {
     check_dims(c, c.ragged_dims, s.in.model.ragged, o);
 }
 
-void group(const State& s, const Capabilities& c, Phase, Objection& o) {
-  const ModelTraits& m = s.in.model;
-  if (c.max_gqa_group > 0 && m.kv_heads > 0 && m.q_heads / m.kv_heads > c.max_gqa_group)
-    o.why = cat("serves up to ", c.max_gqa_group, " query heads per KV head, the model has ",
-                m.q_heads / m.kv_heads);
-}
-
 void q_dtype(const State& s, const Capabilities& c, Phase, Objection& o) {
   if (has(c.q_dtypes, s.out.activation_dtype)) return;
   o.why = cat("computes in ", dtypes_text(c.q_dtypes), ", not in ",
@@ -180,9 +173,9 @@ void graphs(const State& s, const Capabilities& c, Phase phase, Objection& o) {
 
 // The first that objects gives the reason.
 constexpr Requirement kRequirements[] = {
-    {"S8", built},   {"S8", kind},           {"S8", phases},        {"S8", heads}, {"S8", group},
-    {"S8", q_dtype}, {"S8", plain_kv_dtype}, {"S10", fp8_kv_dtype}, {"S9", page},  {"S8", masks},
-    {"S11", tree},   {"S12", deterministic}, {"S13", graphs},
+    {"S8", built},   {"S8", kind},           {"S8", phases},         {"S8", heads},
+    {"S8", q_dtype}, {"S8", plain_kv_dtype}, {"S10", fp8_kv_dtype},  {"S9", page},
+    {"S8", masks},   {"S11", tree},          {"S12", deterministic}, {"S13", graphs},
 };
 
 }  // namespace

@@ -11,8 +11,6 @@ namespace attune::attention::test {
 namespace {
 
 using tensor::DType;
-constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
-
 class Conformance : public Suite {};
 ATTUNE_SUITE(Conformance);
 
@@ -47,7 +45,7 @@ TEST_P(Conformance, EveryHeadRatio) {
 
 TEST_P(Conformance, EveryPhase) {
   const Shape shape{.q_heads = 6, .kv_heads = 2, .qk_dim = 16, .v_dim = 16};
-  for (Phase phase : kPhases) {
+  for (Phase phase : kAllPhases) {
     const bool one = phase == Phase::kDecode;
     check(shape, {{one ? 1 : 5, 37, 1}, {1, 1, 2}, {0, 9, 3}, {1, 130, 4}}, phase_name(phase),
           phase);
@@ -212,7 +210,7 @@ TEST_P(Conformance, TreeMask) {
 TEST_P(Conformance, EmptyBatch) {
   const Problem problem(adapt({}), {});
   if (!serves(problem.shape())) return;
-  for (Phase phase : kPhases) {
+  for (Phase phase : kAllPhases) {
     if (!serves(problem.shape(), phase)) continue;
     const Output out = runner_.run(problem, phase);
     EXPECT_TRUE(out.out.empty());

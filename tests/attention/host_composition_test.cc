@@ -98,8 +98,6 @@ class Composition {
   std::unique_ptr<Router> router_;
 };
 
-constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
-
 // S1, S3: verify of a token tree and draft extend go where --speculative-attention-mode says. The
 // outputs are the chosen backend's to the bit, and the other one's to rounding.
 TEST(Composition, EachPhaseIsComputedByItsOwnBackendAndItsCounterSaysSo) {
@@ -120,7 +118,7 @@ TEST(Composition, EachPhaseIsComputedByItsOwnBackendAndItsCounterSaysSo) {
                                                  {Phase::kVerify, spec},
                                                  {Phase::kDraftExtend, spec}};
         std::vector<std::string> wanted;
-        for (Phase phase : kPhases) {
+        for (Phase phase : kAllPhases) {
           const std::string name = by.at(phase);
           const std::string other = name == "cpu" ? "reference" : "cpu";
           const std::string told = std::string(what.model) + ", " + phase_name(phase);

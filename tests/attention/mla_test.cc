@@ -9,8 +9,6 @@ namespace attune::attention::test {
 namespace {
 
 using tensor::DType;
-constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify, Phase::kDraftExtend};
-
 class Absorbed : public Suite {};
 class Ragged : public Suite {};
 ATTUNE_SUITE(Absorbed);
@@ -18,7 +16,7 @@ ATTUNE_SUITE(Ragged);
 
 TEST_P(Absorbed, EveryPhaseAtModelDims) {
   for (int heads : {16, 128}) {
-    for (Phase phase : kPhases) {
+    for (Phase phase : kAllPhases) {
       const int more = phase == Phase::kDecode ? 1 : heads == 16 ? 7 : 2;
       check(absorbed(heads, 512, 64), {{more, 70, 1}, {1, 1, 2}, {0, 20, 3}, {1, 129, 4}},
             phase_name(phase) + text(", heads ", heads), phase);
@@ -98,7 +96,7 @@ TEST_P(Absorbed, SoftCapAndSinks) {
 TEST_P(Absorbed, EmptyBatch) {
   const Problem problem(adapt(absorbed(16, 16, 8)), {});
   if (!serves(problem.shape())) return;
-  for (Phase phase : kPhases) {
+  for (Phase phase : kAllPhases) {
     if (!serves(problem.shape(), phase)) continue;
     EXPECT_TRUE(runner_.run(problem, phase).out.empty());
   }

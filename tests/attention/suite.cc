@@ -39,8 +39,6 @@ std::string missing(const Capabilities& c, const Shape& s, Phase phase, const La
   if (!holds(c.phases, phase)) return phase_name(phase);
   if (mla && phase == Phase::kPrefill && !holds(c.extend_paths, s.path)) return path_name(s.path);
   if (!serves_dims(c, s)) return "head dims " + text("", s.qk_dim) + text("/", s.v_dim);
-  if (c.max_gqa_group > 0 && s.q_heads / s.kv_heads > c.max_gqa_group)
-    return text("heads per KV head: ", s.q_heads / s.kv_heads);
   if (!holds(c.q_dtypes, s.q_dtype)) return "the query type";
   if (!holds(c.kv_dtypes, s.kv_dtype) || (c.kv_as_q && s.kv_dtype != s.q_dtype))
     return "the KV type";

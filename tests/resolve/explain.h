@@ -14,10 +14,9 @@
 
 namespace attune::resolve {
 
+using attention::kAllPhases;
 using attention::Phase;
 
-inline constexpr Phase kAllPhases[] = {Phase::kPrefill, Phase::kDecode, Phase::kVerify,
-                                       Phase::kDraftExtend};
 using Names = std::vector<std::string>;
 
 inline std::vector<Descriptor> all_descriptors() {
