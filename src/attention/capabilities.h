@@ -64,6 +64,9 @@ struct Unbuilt {
   std::string option;  // "-DATTUNE_CUDA_KERNELS=full"
 };
 
+// Why no build can run a backend that is only declared (BackendEntry::unavailable).
+inline constexpr const char* kNoKernelYet = "has no kernel yet";
+
 struct Capabilities {
   std::string name;  // of its folder under backends/
   std::vector<Arch> archs;

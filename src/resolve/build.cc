@@ -78,7 +78,7 @@ Descriptor* meant(State& s, std::string name, const std::string& flag, const std
 
 void take_as_built(State& s, const char*) {
   for (Descriptor& d : s.backends) {
-    d.unavailable.clear();
+    if (d.unavailable != attention::kNoKernelYet) d.unavailable.clear();
     d.capabilities.tolerates_host_copies = true;
   }
 }

@@ -15,6 +15,7 @@ constexpr Phase kFollowers[] = {Phase::kVerify, Phase::kDraftExtend};
 struct Place {
   std::string name;
   std::string reason;
+  bool by_row = false;  // of the preferred order: behind another it is a fallback
 };
 
 const PreferenceRow* preference(const State& s, Phase phase) {
@@ -29,10 +30,10 @@ std::vector<Place> order_of(const State& s, Phase phase) {
   const Phase leader = s.followed(phase);
   const Named& named = s.named_for(leader);
   std::vector<Place> order;
-  auto add = [&](const std::string& name, std::string reason) {
+  auto add = [&](const std::string& name, std::string reason, bool by_row = false) {
     for (const Place& place : order)
       if (place.name == name) return;
-    order.push_back({name, std::move(reason)});
+    order.push_back({name, std::move(reason), by_row});
   };
   if (!named.name.empty()) {
     add(named.name, cat("named by ", named.flag));
@@ -47,8 +48,7 @@ std::vector<Place> order_of(const State& s, Phase phase) {
         add(name, "S4: measured");
   }
   if (const PreferenceRow* row = preference(s, leader))
-    for (const std::string& name : row->order)
-      add(name, order.empty() ? cat(row->rule, ": preferred") : "fallback");
+    for (const std::string& name : row->order) add(name, cat(row->rule, ": preferred"), true);
   return order;
 }
 
@@ -259,7 +259,7 @@ void list_candidates(State& s, Phase phase) {
     const Objection o = d ? objection(s, d->capabilities, phase)
                           : Objection{"S8", "is not in this build's sources", "", ""};
     if (!o) {
-      list.push_back({place.name, place.reason});
+      list.push_back({place.name, place.by_row && !list.empty() ? "fallback" : place.reason});
       continue;
     }
     s.out.refused.push_back({place.name, phase, o.why});

@@ -31,8 +31,8 @@ struct ModelTraits {
 struct DeviceInfo {
   std::string name;  // for people: "AMD EPYC ..., avx2, 2 threads"
   attention::Arch arch = attention::Arch::kCpu;
-  // Not this machine's: every backend is taken as built and as tolerant of host copies, memory is
-  // not checked, measured orders do not hold.
+  // Not this machine's: every backend that has kernels is taken as built and as tolerant of host
+  // copies, memory is not checked, measured orders do not hold.
   bool simulated = false;
   bool bf16_products = false;  // the CPU has bf16 dot products, or this is a GPU
   bool fast_bf16 = false;      // and they beat float32 ones

@@ -97,7 +97,8 @@ TEST(S3, TwoBackendsAreAHybridAndVerifyFollowsTheMode) {
 }
 
 TEST(S3, VerifyFollowsWhateverHeadsItsPhase) {
-  const Resolution r = explain("sm90", "deepseek-v3", "--speculative-attention-mode decode");
+  const Resolution r =
+      resolve(with_flashmla(inputs("sm90", "deepseek-v3", "--speculative-attention-mode decode")));
   EXPECT_EQ(names(r, Phase::kVerify), (Names{"flashmla", "flashinfer_mla", "reference"}));
   EXPECT_EQ(names(r, Phase::kDraftExtend), (Names{"flashinfer_mla", "reference"}));
   EXPECT_THAT(why_refused(r, "flashmla", Phase::kDraftExtend), HasSubstr("draft_extend"));
@@ -132,10 +133,9 @@ TEST(S5, OtherGpusMha) {
 
 TEST(S6, Mla) {
   const Names prefill = {"trtllm_mla", "flashinfer_mla", "reference"};
-  const Names decode = {"flashmla", "flashinfer_mla", "reference"};
   const Names other = {"flashinfer_mla", "reference"};
-  check_orders({{"sm90", "deepseek-v3", "", prefill, decode, "S6"},
-                {"sm90", "deepseek-v2-lite", "", prefill, decode, "S6"},
+  check_orders({{"sm90", "deepseek-v3", "", prefill, other, "S6"},
+                {"sm90", "deepseek-v2-lite", "", prefill, other, "S6"},
                 {"sm80", "deepseek-v3", "", other, other, "S6"},
                 {"sm89", "deepseek-v3", "", other, other, "S6"},
                 {"sm100", "deepseek-v2-lite", "", other, other, "S6"},
@@ -144,14 +144,24 @@ TEST(S6, Mla) {
                  "deepseek-v3",
                  "--attention-backend flashinfer",
                  {"flashinfer_mla", "trtllm_mla", "reference"},
-                 {"flashinfer_mla", "flashmla", "reference"},
+                 {"flashinfer_mla", "reference"},
                  "alias"},
                 {"sm90",
                  "deepseek-v3",
                  "--without flashinfer",
                  {"trtllm_mla", "reference"},
-                 {"flashmla", "reference"},
+                 {"reference"},
                  "S6"}});
+}
+
+TEST(S6, FlashmlaIsFirstOnceItHasItsKernel) {
+  EXPECT_EQ(names(resolve(with_flashmla(inputs("sm90", "deepseek-v3", ""))), Phase::kDecode),
+            (Names{"flashmla", "flashinfer_mla", "reference"}));
+  // Until then no build has it, a simulated one neither.
+  const Resolution r = explain("sm90", "deepseek-v3");
+  EXPECT_EQ(why_refused(r, "flashmla", Phase::kDecode), "has no kernel yet");
+  EXPECT_EQ(r.of(Phase::kDecode)[0].reason, "S6: preferred");
+  EXPECT_EQ(r.of(Phase::kDecode)[1].reason, "fallback");
 }
 
 TEST(S7, Cpu) {
@@ -172,10 +182,10 @@ TEST(S8, WhatANamedBackendCannotDoIsToldWithAMend) {
             "serves MLA alone, this model has MHA", "fa3, flashinfer, cudnn, reference"},
            {"sm90", "deepseek-v3", "--attention-backend fa3",
             "serves MHA alone, this model has MLA", "flashinfer_mla, reference"},
-           {"sm90", "deepseek-v3", "--attention-backend flashmla", "does not serve prefill",
-            "--decode-attention-backend flashmla"},
-           {"sm90", "deepseek-v3", "--prefill-attention-backend flashmla", "does not serve prefill",
-            "--decode-attention-backend flashmla"},
+           {"sm90", "deepseek-v3", "--attention-backend trtllm_mla", "does not serve decode",
+            "--prefill-attention-backend trtllm_mla"},
+           {"sm90", "deepseek-v3", "--decode-attention-backend flashmla", "has no kernel yet",
+            "flashinfer_mla, reference"},
            {"sm90", "llama3-8b", "--attention-backend cudnn --kv-cache-dtype float32",
             "has only bfloat16, float16 KV, not float32", "use --kv-cache-dtype bfloat16"},
            {"sm90", "llama3-8b", "--attention-backend cudnn --kv-cache-dtype float16",
@@ -191,6 +201,12 @@ TEST(S8, WhatANamedBackendCannotDoIsToldWithAMend) {
     SCOPED_TRACE(row.flags);
     const std::string told = only_conflict(explain(row.device, row.model, row.flags), "S8");
     EXPECT_THAT(told, AllOf(HasSubstr(row.why), HasSubstr(row.mend)));
+  }
+  for (const char* flag : {"--attention-backend", "--prefill-attention-backend"}) {
+    const Inputs in = with_flashmla(inputs("sm90", "deepseek-v3", std::string(flag) + " flashmla"));
+    EXPECT_THAT(only_conflict(resolve(in), "S8"),
+                AllOf(HasSubstr("does not serve prefill"),
+                      HasSubstr("--decode-attention-backend flashmla")));
   }
 }
 

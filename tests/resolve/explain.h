@@ -42,6 +42,13 @@ inline Inputs inputs(const std::string& device, const std::string& model,
   return in;
 }
 
+// As once flashmla has its kernel.
+inline Inputs with_flashmla(Inputs in) {
+  for (Descriptor& d : in.backends)
+    if (d.capabilities.name == "flashmla") d.unavailable.clear();
+  return in;
+}
+
 inline Resolution explain(const std::string& device, const std::string& model,
                           const std::string& flags = "") {
   return resolve(inputs(device, model, flags));

@@ -107,7 +107,7 @@ TEST(H2, DecodeMovesToATolerantBackendAndPrefillStays) {
                  Phase::kVerify),
             "flashinfer");
 
-  const Resolution mla = explain("sm90", "deepseek-v3", kOn + kNoFlashmla);
+  const Resolution mla = resolve(with_flashmla(inputs("sm90", "deepseek-v3", kOn + kNoFlashmla)));
   EXPECT_EQ(head(mla, Phase::kDecode), "flashinfer_mla");
   EXPECT_EQ(head(mla, Phase::kPrefill), "trtllm_mla");
   // A prefill flag is no decode flag.
@@ -242,7 +242,7 @@ TEST(H3, NoTolerantBackendThatServes) {
   for (const std::string& flags :
        {kOn + kNoFlashmla + "--without flashinfer", kOn + kNoFlashmla + "--without flashinfer_mla",
         kOn + kNoFlashmla + "--assume flashinfer:tolerates-host-copies=off"}) {
-    const Resolution r = explain("sm90", "deepseek-v3", flags);
+    const Resolution r = resolve(with_flashmla(inputs("sm90", "deepseek-v3", flags)));
     EXPECT_TRUE(r.conflicts.empty()) << flags;
     EXPECT_EQ(head(r, Phase::kDecode), "flashmla");
     EXPECT_EQ(hicache(r).io_backend, "direct");
@@ -270,8 +270,10 @@ TEST(H4, WhatTheUserSetIsNotRewritten) {
   EXPECT_EQ(layout.conflicts[0].flags,
             (Names{"--hicache-mem-layout", "--decode-attention-backend"}));
   EXPECT_THAT(
-      only_conflict(explain("sm90", "deepseek-v3",
-                            kOn + kNoFlashmla + "--without flashinfer --hicache-io-backend kernel"),
+      only_conflict(resolve(with_flashmla(inputs("sm90", "deepseek-v3",
+                                                 kOn + kNoFlashmla +
+                                                     "--without flashinfer --hicache-io-backend "
+                                                     "kernel"))),
                     "H4"),
       AllOf(HasSubstr("no backend of the safe order"),
             // Not of the safe order, but a way out.

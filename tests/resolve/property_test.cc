@@ -244,6 +244,7 @@ TEST(Property, AnyOptionSetIsAnsweredAsItWasSetHoweverItIsWritten) {
   for (int round = 0; round < 6000; ++round) {
     Inputs in =
         inputs(random.pick(simulated_device_names()), random.pick(model_preset_names()), "");
+    if (round % 2 == 0) in = with_flashmla(in);
     if (random.below(3) == 0)
       in.build.without = {random.pick(Names{"fa3", "flashinfer", "cudnn", "flashmla"})};
     if (random.below(3) == 0)

@@ -31,7 +31,7 @@ TEST(S9, ThePageSizeIsWhatTheFirstCandidatesShare) {
 }
 
 TEST(S9, AUsersPageSizeLeavesOutWhoDoesNotServeIt) {
-  const Resolution r = explain("sm90", "deepseek-v3", "--page-size 32");
+  const Resolution r = resolve(with_flashmla(inputs("sm90", "deepseek-v3", "--page-size 32")));
   EXPECT_EQ(r.page_size, 32);
   EXPECT_EQ(names(r, Phase::kDecode), (Names{"flashinfer_mla", "reference"}));
   EXPECT_EQ(why_refused(r, "flashmla", Phase::kDecode), "offers page sizes 64, not 32");
@@ -40,8 +40,8 @@ TEST(S9, AUsersPageSizeLeavesOutWhoDoesNotServeIt) {
 }
 
 TEST(S9, ANamedBackendsPageSizeIsAnErrorNotASilentChange) {
-  const Resolution r =
-      explain("sm90", "deepseek-v3", "--decode-attention-backend flashmla --page-size 16");
+  const Resolution r = resolve(with_flashmla(
+      inputs("sm90", "deepseek-v3", "--decode-attention-backend flashmla --page-size 16")));
   EXPECT_THAT(only_conflict(r, "S9"),
               AllOf(HasSubstr("--page-size 16"), HasSubstr("offers page sizes 64"),
                     HasSubstr("use --page-size 64")));

@@ -1,5 +1,5 @@
-// A decode kernel of FlashMLA's class: 64 query rows against pages of 64 latents; this file tells
-// what it offers, its code comes with the CUDA device.
+// A decode kernel of FlashMLA's class: 64 query rows against pages of 64 latents. What it is to
+// offer; there is no kernel yet.
 #include "attention/registry.h"
 
 namespace attune::attention {
@@ -20,7 +20,7 @@ BackendEntry flashmla_backend() {
   // Its scheduler lays all sequences end to end and cuts the whole into equal parts.
   c.batch_invariant = false;
   c.num_splits = c.pdl = true;
-  return {c, "built without CUDA"};
+  return {c, kNoKernelYet};
 }
 
 }  // namespace attune::attention
