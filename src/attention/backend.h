@@ -112,7 +112,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const Capabilities& capabilities() const = 0;
-  // Only what varies by batch; static capability is checked once, by the resolver.
+  // Only what varies by batch; static capability is checked once, by the resolver. No batch ({})
+  // asks whether it can run on this machine at all (registry.h: unavailable_on).
   virtual Support supports(const Batch& batch) const = 0;
   // Bytes of scratch that any batch within the limits needs while run() works on it. Plans whose
   // runs follow each other on one stream may share it; what a plan keeps from plan() to run() lies

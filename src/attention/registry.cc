@@ -15,6 +15,12 @@ const BackendEntry* find_backend(std::string_view name) {
   return nullptr;
 }
 
+std::string unavailable_on(const BackendEntry& entry, device::Device& device) {
+  if (!entry.create) return entry.unavailable;
+  const Support support = entry.create(device)->supports({});
+  return support.ok() ? "" : "cannot run on this machine: " + support.reasons.front();
+}
+
 const char* phase_name(Phase phase) {
   switch (phase) {
     case Phase::kPrefill:

@@ -26,4 +26,8 @@ struct BackendEntry {
 const std::vector<BackendEntry>& backends();
 const BackendEntry* find_backend(std::string_view name);  // null: unknown
 
+// Why it cannot run on this device: it is not built, or a library or driver that it opens is not
+// there. Empty: it can. Makes the backend, and so opens its library.
+std::string unavailable_on(const BackendEntry& entry, device::Device& device);
+
 }  // namespace attune::attention

@@ -16,15 +16,21 @@ struct Request {
   std::vector<std::string> without;
 };
 
-// A simulated CPU computes in the types of this machine's.
-Result<resolve::DeviceInfo> device_of(const Options& options, resolve::HostInfo& host) {
+// Sets the device, its host and the backends, those of inputs.model's kind as this machine has
+// them. A simulated CPU computes in the types of this machine's.
+Status add_device(const Options& options, resolve::Inputs& inputs) {
   auto simulated = resolve::simulated_device(options.device);
-  if (simulated && simulated->arch != attention::Arch::kCpu) return *simulated;
+  if (simulated && simulated->arch != attention::Arch::kCpu) {
+    inputs.device = *simulated;
+    inputs.backends = engine::backend_descriptors(inputs.model.kind, nullptr);
+    return {};
+  }
   ATTUNE_ASSIGN_OR_RETURN(auto device, engine::create_device(options));
-  host = engine::host_traits(options);
-  resolve::DeviceInfo info = engine::device_traits(options, device->info());
-  info.simulated = simulated.has_value();
-  return info;
+  inputs.host = engine::host_traits(options);
+  inputs.device = engine::device_traits(options, device->info());
+  inputs.device.simulated = simulated.has_value();
+  inputs.backends = engine::backend_descriptors(inputs.model.kind, device.get());
+  return {};
 }
 
 Result<resolve::ModelTraits> model_of(const Options& options, const std::string& preset) {
@@ -48,9 +54,7 @@ resolve::Conflict mistake(const std::string& text, const std::string& flag,
 // The resolution as far as it goes: what cannot be read is a conflict, and told beside the others.
 resolve::Resolution explain(const Invocation& call, const Request& request) {
   const Options& options = call.settings.options();
-  resolve::Inputs inputs{.build = {request.without, options.assume},
-                         .settings = options,
-                         .backends = engine::backend_descriptors()};
+  resolve::Inputs inputs{.build = {request.without, options.assume}, .settings = options};
   std::vector<resolve::Conflict> mistakes;
   bool device_known = true;
   for (const base::FlagError& m : call.mistakes) {
@@ -63,22 +67,19 @@ resolve::Resolution explain(const Invocation& call, const Request& request) {
                         cat("--model-preset ", request.preset, " with a model's file (",
                             options.model, "): both say which model"),
                         "name one of the two"});
-  auto device = device_of(options, inputs.host);
-  if (!device.ok())
-    mistakes.push_back(mistake(device.status().message(), "--device",
-                               "use --device cpu, or simulate one of sm80, sm89, sm90, sm100"));
   auto model = model_of(options, request.preset);
+  if (model.ok()) inputs.model = *model;
+  const Status device = add_device(options, inputs);
+  if (!device.ok())
+    mistakes.push_back(mistake(device.message(), "--device",
+                               "use --device cpu, or simulate one of sm80, sm89, sm90, sm100"));
   if (!model.ok())
     mistakes.push_back(mistake(model.status().message(),
                                request.preset.empty() ? "--model" : "--model-preset",
                                "name a GGUF file or a model folder, or --model-preset one of: " +
                                    base::join(resolve::model_preset_names())));
   resolve::Resolution resolution;
-  if (device_known && device.ok() && model.ok()) {
-    inputs.device = *device;
-    inputs.model = *model;
-    resolution = resolve::resolve(inputs);
-  }
+  if (device_known && device.ok() && model.ok()) resolution = resolve::resolve(inputs);
   resolution.conflicts.insert(resolution.conflicts.begin(), mistakes.begin(), mistakes.end());
   return resolution;
 }

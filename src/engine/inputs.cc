@@ -107,10 +107,17 @@ resolve::DeviceInfo device_traits(const Options& options, const device::DeviceIn
   return device;
 }
 
-std::vector<resolve::Descriptor> backend_descriptors() {
+std::vector<resolve::Descriptor> backend_descriptors(attention::AttentionKind kind,
+                                                     device::Device* device) {
+  const auto has = [](const auto& list, auto item) {
+    return std::find(list.begin(), list.end(), item) != list.end();
+  };
   std::vector<resolve::Descriptor> all;
-  for (const attention::BackendEntry& b : attention::backends())
-    all.push_back({b.capabilities, b.unavailable});
+  for (const attention::BackendEntry& b : attention::backends()) {
+    const bool fits = device && has(b.capabilities.archs, attention::arch_of(device->info())) &&
+                      has(b.capabilities.kinds, kind);
+    all.push_back({b.capabilities, fits ? attention::unavailable_on(b, *device) : b.unavailable});
+  }
   return all;
 }
 
@@ -135,13 +142,13 @@ resolve::HostInfo host_traits(const Options& options) {
 }
 
 resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
-                                const device::DeviceInfo& device, int64_t weight_bytes) {
+                                device::Device& device, int64_t weight_bytes) {
   resolve::Inputs inputs{.model = model_traits(config),
-                         .device = device_traits(options, device),
+                         .device = device_traits(options, device.info()),
                          .host = host_traits(options),
                          .build = {.assume = options.assume},
-                         .settings = options,
-                         .backends = backend_descriptors()};
+                         .settings = options};
+  inputs.backends = backend_descriptors(inputs.model.kind, &device);
   inputs.device.kv_budget = std::max<int64_t>(0, inputs.device.kv_budget - weight_bytes);
   return inputs;
 }

@@ -38,11 +38,14 @@ Result<formats::LoadedModel> open_model(const Options& options);
 // Everything that resolve::resolve() takes. `weight_bytes`: what the weights will take of the
 // device's memory.
 resolve::Inputs resolver_inputs(const Options& options, const formats::ModelConfig& config,
-                                const device::DeviceInfo& device, int64_t weight_bytes = 0);
+                                device::Device& device, int64_t weight_bytes = 0);
 // Its parts, for devices or models that are not there.
 resolve::ModelTraits model_traits(const formats::ModelConfig& config);
 resolve::DeviceInfo device_traits(const Options& options, const device::DeviceInfo& info);
-std::vector<resolve::Descriptor> backend_descriptors();
+// With a device, those that could serve such a model there are made, to see whether their libraries
+// are on this machine; null: no device that is there.
+std::vector<resolve::Descriptor> backend_descriptors(attention::AttentionKind kind,
+                                                     device::Device* device);
 // This machine's memory and, for a storage tier of files, its disk.
 resolve::HostInfo host_traits(const Options& options);
 

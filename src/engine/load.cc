@@ -160,8 +160,8 @@ Result<LoadedEngine> load_engine(const Options& options) {
   formats::ModelConfig& config = e.model.config;
   ATTUNE_RETURN_IF_ERROR(shorten_context(options, config));
 
-  const resolve::Resolution resolution = resolve::resolve(
-      resolver_inputs(options, config, e.device->info(), e.model.weights->bytes()));
+  const resolve::Resolution resolution =
+      resolve::resolve(resolver_inputs(options, config, *e.device, e.model.weights->bytes()));
   e.resolution_json = resolve::to_json(resolution);
   e.resolution_table = resolve::to_table(resolution);
   ATTUNE_RETURN_IF_ERROR(conflicts_as_status(resolution));

@@ -98,8 +98,7 @@ inline std::string backend_missing(const std::string& name) {
   if (!entry || !entry->create) return entry ? entry->unavailable : "unknown";
   auto device = ::attune::device::create_cuda_device(0, cuda_libraries());
   if (!device.ok()) return device.status().message();
-  const attention::Support support = entry->create(**device)->supports({});
-  return support.ok() ? "" : support.reasons.front();
+  return attention::unavailable_on(*entry, **device);
 }
 
 // A small model with room for a few requests.

@@ -1,8 +1,15 @@
 // A backend that is here to be added: the reference under another name.
 #include "attention/backends/reference/reference_backend.h"
 #include "attention/registry.h"
+#include "test_only.h"
 
 namespace attune::attention {
+
+std::string& test_only_lacks() {
+  static std::string lacks;
+  return lacks;
+}
+
 namespace {
 
 Capabilities test_only_capabilities() {
@@ -14,7 +21,10 @@ Capabilities test_only_capabilities() {
 class TestOnly final : public Backend {
  public:
   const Capabilities& capabilities() const override { return capabilities_; }
-  Support supports(const Batch& batch) const override { return inner_->supports(batch); }
+  Support supports(const Batch& batch) const override {
+    if (!test_only_lacks().empty()) return {{test_only_lacks()}};
+    return inner_->supports(batch);
+  }
   int64_t workspace_bytes(const Limits& limits) const override {
     return inner_->workspace_bytes(limits);
   }
