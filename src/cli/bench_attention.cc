@@ -22,7 +22,7 @@ Status refuse_engine_flags(const base::Settings& settings) {
       {"decode-attention-backend", "--backends and --phases"},
       {"enable-pdl", "--pdl"}};
   for (const auto& [name, own] : kOwn)
-    if (settings.source(name) == base::SettingSource::kFlag)
+    if (settings.source(name) == base::SettingSource::kCommandLine)
       return invalid_argument(
           base::cat("--", name, " is the engine's and changes nothing here: use ", own));
   return {};
