@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <thread>
+
+#include "attention/arch.h"
+
 namespace attune::attention::test {
 namespace {
 
@@ -63,14 +66,6 @@ Target usable(const Target& target) {
 int reference_threads(const Target& target) {
   return target.isa == kCuda ? static_cast<int>(std::max(2u, std::thread::hardware_concurrency()))
                              : 2;
-}
-
-Arch arch_of(const device::DeviceInfo& info) {
-  if (info.kind == device::Kind::kCpu) return Arch::kCpu;
-  if (info.sm >= 100) return Arch::kSm100;
-  if (info.sm >= 90) return Arch::kSm90;
-  if (info.sm >= 89) return Arch::kSm89;
-  return Arch::kSm80;
 }
 
 }  // namespace
