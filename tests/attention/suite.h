@@ -58,6 +58,7 @@ class Suite : public ::testing::TestWithParam<Target> {
   // Of the same rows in batches that differ: all bits, from a backend that is batch-invariant.
   void expect_same(const Output& got, const Output& want, const Shape& shape,
                    const std::string& what) const;
+  // To be returned from the test, which TearDown then says was skipped.
   void skip_undeclared(const std::string& what);
 
   Runner runner_;
