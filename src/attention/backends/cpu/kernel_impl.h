@@ -30,7 +30,7 @@ struct KeyRows {
 };
 
 // Softmax state of all rows: maximum, sum, and the weighted sum of V, not yet divided. A row that
-// saw no key has m -inf, l 0 and anything in acc.
+// saw no key has m -inf, l 0 and anything in acc; one that saw a NaN has l NaN, and any m.
 struct State {
   float *m, *l, *acc;
 };
@@ -331,7 +331,7 @@ class TileRun {
   // a += b, row by row; an empty one changes nothing.
   void merge(const State& a, const State& b) const {
     for (int32_t r = 0; r < rows_; ++r) {
-      if (b.m[r] == kMinusInf) continue;
+      if (b.l[r] == 0.0f) continue;
       const bool fresh = a.m[r] == kMinusInf;
       const float top = a.m[r] > b.m[r] ? a.m[r] : b.m[r];
       const float wa = fresh ? 0.0f : exp1(a.m[r] - top), wb = exp1(b.m[r] - top);

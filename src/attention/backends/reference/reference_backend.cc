@@ -121,7 +121,7 @@ struct Job {
       scores.push_back(score(q, s, h, key));
       top = scores.back() > top ? scores.back() : top;
     }
-    double sum = layer.sinks ? std::exp(layer.sinks[h] - top) : 0;
+    double sum = layer.sinks && top != -inf ? std::exp(layer.sinks[h] - top) : 0;
     std::vector<double> out(kv.v_dim, 0.0);
     const int32_t kv_head = h / (layer.q_heads / layer.kv_heads);
     for (size_t n = 0; n < keys.size(); ++n) {
@@ -134,9 +134,9 @@ struct Job {
     }
     const int64_t to = token * io.out_stride + int64_t{h} * kv.v_dim;
     for (int32_t d = 0; d < kv.v_dim; ++d)
-      write(io.out, io.out_dtype, to + d, sum > 0 ? float(out[d] / sum) : 0.0f);
+      write(io.out, io.out_dtype, to + d, sum == 0 ? 0.0f : float(out[d] / sum));
     if (io.lse)
-      io.lse[int64_t{token} * layer.q_heads + h] = float(sum > 0 ? top + std::log(sum) : -inf);
+      io.lse[int64_t{token} * layer.q_heads + h] = float(sum == 0 ? -inf : top + std::log(sum));
   }
 };
 
