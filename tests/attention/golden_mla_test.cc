@@ -47,6 +47,8 @@ MlaCase mla_case(const Json& c) {
   for (const Json& x : c.find("lse")->as_array())
     m.want.lse.push_back(static_cast<float>(x.as_double()));
   m.latent.lse = m.want.lse;
+  m.want.v_dim = m.v_dim;
+  m.latent.v_dim = m.rank;
   return m;
 }
 

@@ -56,6 +56,7 @@ GoldenCase golden_case(const Json& c, int32_t page_size) {
                     .page_size = page_size,
                     .causal = c.find("causal")->as_bool()};
   GoldenCase g{c.find("name")->as_string(), problem_of(c, shape), {}, {}, {}};
+  g.want.v_dim = shape.v_dim;
   g.tree = g.problem.batch(Phase::kVerify).tree_mask != nullptr;
   g.layer = g.problem.layer();
   g.layer.scale = static_cast<float>(c.find("scale")->as_double());

@@ -114,11 +114,18 @@ Status Runner::plan_batch(Plan& plan, const Problem& problem, Phase phase) const
   return status;
 }
 
+device::Buffer Runner::workspace(const Limits& limits) const {
+  auto buffer = device_->allocate(backend_->workspace_bytes(limits), "a test");
+  ATTUNE_CHECK(buffer.ok());
+  if (buffer->bytes() > 0) stream_->fill(buffer->data(), 0xff, buffer->bytes());
+  stream_->synchronize();
+  return std::move(*buffer);
+}
+
 Status Runner::plan_only(const Problem& problem, Phase phase) const {
   const Limits limits = problem.limits(threads_);
-  auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
-  ATTUNE_CHECK(workspace.ok());
-  const auto plan = backend_->make_plan(limits, workspace->data());
+  const device::Buffer scratch = workspace(limits);
+  const auto plan = backend_->make_plan(limits, scratch.data());
   const Status status = plan_batch(*plan, problem, phase);
   stream_->synchronize();
   arrays_.erase(plan.get());
@@ -130,12 +137,8 @@ Output Runner::run(const Problem& problem, Phase phase, const LayerParams& layer
   Limits limits = problem.limits(threads_);
   limits.tuning = tuning;
   limits.calls = {{layer, problem.view(), io_of(problem.shape(), out_dtype)}};
-  auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
-  ATTUNE_CHECK(workspace.ok());
-  if (workspace->bytes() > 0)
-    stream_->fill(workspace->data(), 0xff, std::min<int64_t>(workspace->bytes(), 4 << 20));
-  stream_->synchronize();
-  const auto plan = backend_->make_plan(limits, workspace->data());
+  const device::Buffer scratch = workspace(limits);
+  const auto plan = backend_->make_plan(limits, scratch.data());
   const Output output = run_with(*plan, problem, phase, layer, out_dtype);
   arrays_.erase(plan.get());
   return output;
@@ -222,9 +225,7 @@ std::unique_ptr<Plan> Runner::make_plan(const Problem& problem, const Tuning& tu
   Limits limits = problem.limits(threads_);
   limits.tuning = tuning;
   limits.calls = std::move(calls);
-  auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
-  ATTUNE_CHECK(workspace.ok());
-  workspaces_.push_back(std::move(*workspace));
+  workspaces_.push_back(workspace(limits));
   return backend_->make_plan(limits, workspaces_.back().data());
 }
 
@@ -243,9 +244,8 @@ Output Runner::execute(Plan& plan, const Problem& problem, const LayerParams& la
 Output Runner::run_in(void* pool, int32_t slots, const Problem& problem, Phase phase) const {
   Limits limits = problem.limits(threads_);
   limits.num_slots = slots;
-  auto workspace = device_->allocate(backend_->workspace_bytes(limits), "a test");
-  ATTUNE_CHECK(workspace.ok());
-  const auto plan = backend_->make_plan(limits, workspace->data());
+  const device::Buffer scratch = workspace(limits);
+  const auto plan = backend_->make_plan(limits, scratch.data());
   const Status planned = plan_batch(*plan, problem, phase);
   EXPECT_TRUE(planned.ok()) << planned.to_string();
   kv::PagedKvView view = problem.view();
@@ -272,6 +272,7 @@ Output Runner::execute_in(const kv::PagedKvView& view, Plan& plan, const Problem
   Io io = io_of(shape, out_dtype);
   GuardedRows out(problem.tokens(), int64_t{shape.q_heads} * shape.v_dim, io.out_dtype, gap());
   Output result;
+  result.v_dim = shape.v_dim;
   result.lse.assign(problem.tokens() * shape.q_heads + 2, 12345.0f);
   const std::vector<char> q = narrowed(problem.q(), shape.q_dtype);
   const bool lse = io.lse != nullptr;
@@ -306,7 +307,8 @@ Output merge(const std::vector<Output>& parts, int32_t heads, int32_t v_dim) {
   static const auto device = std::move(*device::create_cpu_device(1, "auto"));
   static const auto stream = device->create_stream();
   Output all{std::vector<float>(parts[0].out.size()),
-             std::vector<float>(parts[0].lse.size(), -std::numeric_limits<float>::infinity())};
+             std::vector<float>(parts[0].lse.size(), -std::numeric_limits<float>::infinity()),
+             v_dim};
   for (const Output& part : parts) {
     stream->launch([&] {
       ops::cpu_ops(device->info().isa)
@@ -333,13 +335,35 @@ std::vector<std::string> isa_levels() {
 
 namespace {
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+// Two of bfloat16's unit roundoffs: the weights' and the output's.
+constexpr double kMostOfRow = 8e-3;
+// No rounding to 16 bits reaches LSEs: scores and their sums are float32.
+constexpr double kMostOfLse = 4e-3;
+
+// Each within atol + rtol * |want|, and within `most`.
 void close(const std::vector<float>& got, const std::vector<float>& want, double atol, double rtol,
-           const std::string& what) {
+           double most, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     if (got[i] == want[i]) continue;
-    ASSERT_LE(std::abs(double(got[i]) - want[i]), atol + rtol * std::abs(want[i]))
+    ASSERT_TRUE(std::isfinite(want[i]) && std::abs(double(got[i]) - want[i]) <=
+                                              std::min(atol + rtol * std::abs(want[i]), most))
         << what << " at " << i << ": got " << got[i] << ", want " << want[i];
+  }
+}
+
+// Each row of `width` within `most`, relative, by L2 norms: sees what elements far below atol hide.
+void rows_close(const std::vector<float>& got, const std::vector<float>& want, int32_t width,
+                double most, const std::string& what) {
+  const auto size = static_cast<int64_t>(want.size());
+  for (int64_t begin = 0; begin < size; begin += width) {
+    double error = 0, norm = 0;
+    for (int64_t i = begin; i < begin + width; ++i) {
+      error += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
+      norm += double(want[i]) * want[i];
+    }
+    ASSERT_LE(std::sqrt(error), most * std::sqrt(norm)) << what << " in row " << begin / width;
   }
 }
 
@@ -354,8 +378,13 @@ void same(const std::vector<float>& got, const std::vector<float>& want, const s
 
 void expect_close(const Output& got, const Output& want, double atol, double rtol,
                   const std::string& what) {
-  close(got.out, want.out, atol, rtol, what + ": out");
-  if (!got.lse.empty() && !want.lse.empty()) close(got.lse, want.lse, atol, rtol, what + ": lse");
+  ASSERT_GT(want.v_dim, 0);
+  close(got.out, want.out, atol, rtol, kInf, what + ": out");
+  if (::testing::Test::HasFatalFailure()) return;
+  rows_close(got.out, want.out, want.v_dim, std::min(std::max(atol, rtol), kMostOfRow),
+             what + ": out");
+  if (!got.lse.empty() && !want.lse.empty())
+    close(got.lse, want.lse, atol, rtol, kMostOfLse, what + ": lse");
 }
 
 void expect_same_bits(const Output& got, const Output& want, const std::string& what) {

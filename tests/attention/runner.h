@@ -14,6 +14,7 @@ namespace attune::attention::test {
 struct Output {
   std::vector<float> out;  // [tokens, q_heads, v_dim]
   std::vector<float> lse;  // [tokens, q_heads]; empty if the backend gives none
+  int32_t v_dim = 0;       // of what others are compared with
 };
 
 // Host memory as a device's kernels see it: itself on a CPU; on a GPU a copy that lives as long as
@@ -38,15 +39,16 @@ class DeviceMemory {
   std::vector<device::Buffer> buffers_;
 };
 
-// On the GPU what a problem holds is copied there for each run, in allocations of its own size, and
-// the host's copy of a batch's arrays is overwritten once a plan is made. Where queries have 16
+// Every plan's workspace is full of NaN when it is made. On the GPU what a problem holds is copied
+// there for each run, in allocations of its own size, and the host's copy of a batch's arrays is
+// overwritten once a plan is made. Where queries have 16
 // bits there, an output of no type in particular (float32) has theirs.
 class Runner {
  public:
   // isa kCuda: the first GPU, which must be there.
   Runner(const std::string& backend, const std::string& isa, int threads);
   // Plans and runs one layer. What lies around the output's rows is checked to be untouched, and
-  // between them where they lie apart; the workspace is full of NaN.
+  // between them where they lie apart.
   Output run(const Problem& problem, Phase phase, const LayerParams& layer,
              tensor::DType out_dtype = tensor::DType::kF32, const Tuning& tuning = {}) const;
   Output run(const Problem& problem, Phase phase = Phase::kPrefill) const {
@@ -72,6 +74,7 @@ class Runner {
   bool on_gpu() const { return device_->info().kind == device::Kind::kCuda; }
 
  private:
+  device::Buffer workspace(const Limits& limits) const;
   // Guard elements behind each row of an output; on a GPU rows begin at multiples of 16 bytes.
   int64_t gap() const { return on_gpu() ? 8 : 5; }
   Status plan_batch(Plan& plan, const Problem& problem, Phase phase) const;
@@ -100,8 +103,10 @@ const std::string& gpu_missing();
 // Names of the ISA levels this machine has.
 std::vector<std::string> isa_levels();
 
-// Fails with the first element further apart than atol + rtol * |want|; infinities must agree.
-// LSEs are compared where both have them.
+// Fails with the first element further apart than atol + rtol * |want|, and with the first row
+// further, relative by L2 norms, than the larger of these, 8e-3 at most: what averages of many
+// values hide from atol. LSEs are compared where both have them, as elements, within 4e-3 at most.
+// Infinities must agree, and nothing is NaN.
 void expect_close(const Output& got, const Output& want, double atol, double rtol,
                   const std::string& what);
 // Results over disjoint sets of keys, in their order, as the one over their union: by the CPU's op.
