@@ -21,7 +21,8 @@ namespace attune::attention {
 // What a page has beyond kv_len never matters; nobody but who declares reads_past_end reads it.
 //
 // For graphs (F8): a captured step reads these arrays where they were at capture; the caller keeps
-// them in place, and a step of fewer sequences is padded with sequences of no rows.
+// them in place, and a step of fewer sequences is padded with others: of no rows, or of one row and
+// one key on a page that no request owns, whose result nobody reads.
 struct Batch {
   Phase phase = Phase::kPrefill;
   Path path = Path::kPaged;

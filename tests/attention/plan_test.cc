@@ -11,12 +11,19 @@ namespace {
 
 class PlanReuse : public Suite {
  protected:
-  std::vector<Shape> shapes() const {
+  // Pages and latents, as far as the backend declares them for decode.
+  std::vector<Shape> shapes() {
     std::vector<Shape> all;
     for (const Shape& shape :
          {Shape{.q_heads = 6, .kv_heads = 2, .qk_dim = 16, .v_dim = 16}, absorbed(16, 16, 8)})
-      if (missing(caps(), adapt(shape), Phase::kDecode, {}, false).empty())
-        all.push_back(adapt(shape));
+      if (serves(adapt(shape), Phase::kDecode)) all.push_back(adapt(shape));
+    return all;
+  }
+  // And dense rows, which only prefill has.
+  std::vector<Shape> shapes_and_rows() {
+    std::vector<Shape> all = shapes();
+    const Shape rows = adapt(ragged(2, 24, 16));
+    if (serves(rows)) all.push_back(rows);
     return all;
   }
 };
@@ -30,15 +37,16 @@ using BugC12 = PlanReuse;
 
 // A plan that served other batches gives the bits of a fresh one.
 TEST_P(BugC05, PlanIsMadeAnewForEachLength) {
-  for (const Shape& shape : shapes()) {
+  for (const Shape& shape : shapes_and_rows()) {
+    const Phase phase = reads_rows(shape.path) ? Phase::kPrefill : Phase::kDecode;
     Problem p(shape, {{1, 5000, 1}, {1, 5000, 2}});
     const auto plan = runner_.make_plan(p);
     for (int len : {35, 36, 300, 2400, 5000, 40}) {
       p.kv_lens() = {len, 5001 - len};
-      const Output got = runner_.run_with(*plan, p, Phase::kDecode, p.layer());
-      expect_same(got, runner_.run(p, Phase::kDecode), shape, text("length ", len));
+      const Output got = runner_.run_with(*plan, p, phase, p.layer());
+      expect_same(got, runner_.run(p, phase), shape, text("length ", len));
       if (len == 300)
-        expect_close(got, reference_.run(p, Phase::kDecode), tolerance(shape), tolerance(shape),
+        expect_close(got, reference_.run(p, phase), tolerance(shape), tolerance(shape),
                      "length 300");
     }
   }
@@ -69,8 +77,9 @@ TEST_P(BugC06, EachStepReadsWhatIsInTheArraysNow) {
 }
 ATTUNE_SUITE(BugC06);
 
-// Every number of sequences up to a bucket's, the rest without rows: same bits, and nothing written
-// beside them (Runner's guards, and its copy of the pool).
+// Every number of sequences up to a bucket's, the rest without rows or of one key on the padding
+// slot, which is poisoned: same bits, and nothing written beside them (Runner's guards, and its
+// copy of the pool).
 TEST_P(BugC01, PaddingSequencesWriteNowhere) {
   for (const Shape& shape : shapes()) {
     for (int bucket : {1, 2, 4, 8}) {
@@ -78,9 +87,19 @@ TEST_P(BugC01, PaddingSequencesWriteNowhere) {
         std::vector<Seq> seqs;
         for (int i = 0; i < real; ++i) seqs.push_back({1, 20 + 90 * i, uint32_t(i + 1)});
         const Output want = runner_.run(Problem(shape, seqs), Phase::kDecode);
-        for (int i = real; i < bucket; ++i) seqs.push_back({0, 0, 99});
-        expect_same(runner_.run(Problem(shape, seqs), Phase::kDecode), want, shape,
-                    text("sequences: ", real) + text(" of ", bucket));
+        for (int rows : {0, 1}) {
+          std::vector<Seq> padded = seqs;
+          padded.resize(bucket, {rows, rows, 99});
+          Problem p(shape, padded);
+          if (rows > 0)
+            std::fill(p.page_slots().end() - (bucket - real), p.page_slots().end(),
+                      kv::kPaddingSlot.value);
+          Output got = runner_.run(p, Phase::kDecode);
+          got.out.resize(want.out.size());
+          got.lse.resize(want.lse.size());
+          expect_same(got, want, shape,
+                      text("sequences: ", real) + text(" of ", bucket) + text(", rows: ", rows));
+        }
       }
     }
   }
@@ -139,7 +158,7 @@ ATTUNE_SUITE(BugC12);
 
 // Layers of one plan differ in their windows: none is fixed when it is made.
 TEST_P(BugA06, WindowIsTheLayersNotThePlans) {
-  for (const Shape& shape : shapes()) {
+  for (const Shape& shape : shapes_and_rows()) {
     const Problem p(shape, {{9, 200, 1}, {1, 60, 2}});
     const auto plan = runner_.make_plan(p);
     LayerParams layer = p.layer();

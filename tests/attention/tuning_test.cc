@@ -12,7 +12,7 @@ class Tuned : public Suite {
   static constexpr int kSplits[] = {1, 2, 3, 5, 16, 1000};
 
   // Ragged queries, and keys from none to many blocks; MHA, GQA and latents.
-  std::vector<Problem> problems() const {
+  std::vector<Problem> problems() {
     const std::vector<Seq> seqs = {{1, 5, 1}, {3, 500, 2}, {7, 2000, 3}, {2, 0, 4}, {0, 30, 5}};
     std::vector<Seq> with_keys = seqs;
     with_keys[3].kv_len = 40;
@@ -20,7 +20,7 @@ class Tuned : public Suite {
     for (const Shape& shape : {Shape{.q_heads = 3, .kv_heads = 3, .qk_dim = 16, .v_dim = 16},
                                Shape{.q_heads = 8, .kv_heads = 2, .qk_dim = 16, .v_dim = 16},
                                absorbed(16, 16, 8), ragged(2, 24, 16)})
-      if (missing(caps(), adapt(shape), Phase::kPrefill, {}, false).empty()) {
+      if (serves(adapt(shape))) {
         const bool any_rows = takes(Problem(adapt(shape), seqs));
         all.push_back(Problem(adapt(shape), any_rows ? seqs : with_keys));
       }
@@ -126,7 +126,7 @@ TEST_P(BugA13, CombiningPartsWritesNothingBesideTheOutput) {
 }
 ATTUNE_SUITE(BugA13);
 
-// Scratch is full of NaN before each run (Runner), and threads race for the parts.
+// Scratch is full of NaN before each plan (Runner), and threads race for the parts.
 TEST_P(BugA27, RepeatsAreBitIdenticalAtEverySplitCount) {
   const Shape shape = adapt({.q_heads = 3, .kv_heads = 1, .qk_dim = 16, .v_dim = 16});
   if (!serves(shape)) return;
