@@ -86,6 +86,8 @@ struct Capabilities {
   // and a page that is begun anew is cleared (ops::RopeAppendParams::clear_rest). Else it may be
   // anything.
   bool reads_past_end = false;
+  // Keys whose scores are no numbers are taken for keys that are not there: outputs may look sound.
+  bool hides_nan = false;
   // A row's bits do not depend on its batch mates, chunking, page size, nor on where a prefix hit
   // begins.
   bool batch_invariant = false;

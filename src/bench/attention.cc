@@ -1,5 +1,5 @@
-#include "base/flags.h"
 #include "bench/attention.h"
+#include "base/flags.h"
 
 #include <algorithm>
 #include <memory>
