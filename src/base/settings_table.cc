@@ -48,7 +48,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"speculative-attention-mode", &o.speculative_attention_mode, "Attention", "", "phase whose backends verify draft tokens", {.choices = {"prefill", "decode"}}},
     {"speculative-eagle-topk", &o.speculative_eagle_topk, "Attention", "N", "branches of a drafter's token tree; more than 1 needs a backend with tree masks", {.min = 1, .max = 64}},
     {"disable-chunked-prefix-cache", &o.disable_chunked_prefix_cache, "Attention", "", "MLA: never up-project a cached prefix; prompts that have one are absorbed"},
-    {"chunked-prefix-capacity", &o.chunked_prefix_capacity, "Attention", "TOKENS", "MLA: keys that are up-projected at once; 0: chosen", {.min = 0, .max = 2147483648}},
+    {"chunked-prefix-capacity", &o.chunked_prefix_capacity, "Attention", "TOKENS", "MLA: keys that are up-projected at once; 0: chosen", {.min = 0, .max = 2147483647}},
     {"mla-absorb-below", &o.mla_absorb_below, "Attention", "TOKENS", "MLA: a prompt with a cached prefix and fewer new tokens than this is absorbed; -1: chosen", {.min = -1, .max = 2147483647}},
     {"num-splits", &o.num_splits, "Attention", "N", "parts that a sequence's keys are cut into; 0: chosen", {.min = 0, .max = 256}},
     {"pack-gqa", &o.pack_gqa, "Attention", "", "whether query heads of one KV head share a tile", {.choices = {"auto", "on", "off"}}},
@@ -56,7 +56,7 @@ std::vector<Flag> option_flags(Options& o) {
     {"disable-cuda-graph", &o.disable_cuda_graph, "Attention", "", "launch each decode kernel instead of replaying a graph"},
     {"cuda-graph-max-bs", &o.cuda_graph_max_bs, "Attention", "N", "largest decode batch that is captured in a graph; 0: chosen", {.min = 0, .max = 65536}},
 
-    {"max-total-tokens", &o.max_total_tokens, "Memory and scheduling", "TOKENS", "size of the KV cache; 0: from --mem-fraction-static", {.min = 0, .max = 2147483648}},
+    {"max-total-tokens", &o.max_total_tokens, "Memory and scheduling", "TOKENS", "size of the KV cache; 0: from --mem-fraction-static", {.min = 0, .max = 2147483647}},
     {"mem-fraction-static", &o.mem_fraction_static, "Memory and scheduling", "SHARE", "share of the memory that is free at start, for weights and KV cache together; 0: chosen", {.min = 0, .max = 1}},
     {"max-running-requests", &o.max_running_requests, "Memory and scheduling", "N", "most requests in one step; 0: chosen", {.min = 0, .max = 65536}},
     {"max-queued-requests", &o.max_queued_requests, "Memory and scheduling", "N", "most requests that wait, more get 429; 0: no bound", {.min = 0}},

@@ -12,7 +12,7 @@
 namespace attune::cli {
 namespace {
 
-// Settings of the engine for which there is a flag of the benchmark's own.
+// Settings of the engine that would be taken to change what is measured; "": nothing does.
 Status refuse_engine_flags(const base::Settings& settings) {
   constexpr std::pair<const char*, const char*> kOwn[] = {
       {"page-size", "--page-sizes"},
@@ -20,11 +20,15 @@ Status refuse_engine_flags(const base::Settings& settings) {
       {"attention-backend", "--backends"},
       {"prefill-attention-backend", "--backends and --phases"},
       {"decode-attention-backend", "--backends and --phases"},
-      {"enable-pdl", "--pdl"}};
+      {"enable-pdl", "--pdl"},
+      {"enable-deterministic-inference", ""},
+      {"no-attention-fallback", ""},
+      {"assume", ""}};
   for (const auto& [name, own] : kOwn)
     if (settings.source(name) == base::SettingSource::kCommandLine)
       return invalid_argument(
-          base::cat("--", name, " is the engine's and changes nothing here: use ", own));
+          base::cat("--", name, " is the engine's and changes nothing here: ",
+                    *own ? base::cat("use ", own) : std::string("leave it out")));
   return {};
 }
 

@@ -37,7 +37,8 @@ int64_t staging_bytes(const RunnerConfig& c, const formats::ModelConfig& model) 
   int64_t calls = 2 * (4 * bytes(c.max_seqs + 1, 4) + bytes(0, 8)) + bytes(c.max_seqs * pages, 4);
   if (model.has_mla() && !c.mla_policy.one_path) {
     const int64_t keys = int64_t{c.max_seqs} * c.max_model_len;
-    const int64_t chunks = keys / std::max<int64_t>(1, c.mla_policy.capacity) + 2 * c.max_seqs;
+    const int64_t capacity = c.mla_policy.capacity;  // 0: no prefix is up-projected
+    const int64_t chunks = (capacity > 0 ? keys / capacity : 0) + 2 * c.max_seqs;
     calls += bytes(keys, 8) + chunks * 6 * 64 + 4 * bytes(2 * chunks + c.max_seqs, 4);
   }
   return tokens + draws + prompt + calls;

@@ -110,6 +110,8 @@ RunnerConfig runner_config(const Options& options, const formats::ModelConfig& c
   rc.max_tokens = sc.max_step_tokens();
   rc.max_model_len = sc.max_model_len;
   if (resolution.mla) rc.mla_policy = resolution.mla->policy;
+  // No prefix is up-projected: room for a step's own tokens is enough.
+  if (!rc.mla_policy.chunked_prefix) rc.mla_policy.capacity = 0;
   rc.act = resolution.activation_dtype;
   rc.tuning = resolution.tuning;
   rc.deterministic = options.enable_deterministic_inference;

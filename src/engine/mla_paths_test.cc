@@ -112,6 +112,14 @@ TEST(MlaPaths, AHybridOfTwoBackendsRunsBoth) {
   }
 }
 
+// Without chunks nothing is kept for them, however many keys they were to have.
+TEST(MlaPaths, WithoutChunksTheyTakeNoRoom) {
+  Options options = options_of("deepseek_v3");
+  options.disable_chunked_prefix_cache = true;
+  options.chunked_prefix_capacity = INT32_MAX;
+  expect_same_answers(run(options, true), reference());
+}
+
 // S12: one path serves every sequence, and no bit depends on mates, chunks, pages or prefix hits.
 TEST(MlaPaths, DeterministicInferenceChangesNoBit) {
   const auto bits = [](int32_t chunk, int32_t page, int64_t capacity, bool radix, bool together) {

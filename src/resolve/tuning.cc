@@ -57,6 +57,7 @@ void check_wish(State& s, const char* id, const char* flag, const std::string& v
                 bool Capabilities::*wish) {
   const std::vector<std::string> takers = first_by(s, wish, true),
                                  others = first_by(s, wish, false);
+  if (takers.empty() && others.empty()) return;  // nobody is left, which S8 tells
   if (takers.empty()) {
     s.conflict(id, {flag}, cat(flag, " ", value, ": not taken by ", join(others)),
                cat("leave ", flag, " unset"));

@@ -51,7 +51,7 @@ ApiError to_api_error(const Status& status) {
   switch (status.code()) {
     case Code::kInvalidArgument:
     case Code::kUnsupported:
-      return {400, status.message()};
+      return {400, status.message(), "", "invalid_value"};
     case Code::kNotFound:
       return {404, status.message()};
     case Code::kDeadlineExceeded:

@@ -100,9 +100,10 @@ Result<std::shared_ptr<Completion>> Completion::start(Engine& engine,
         spec.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i);
     if (length == 0) return invalid_argument(which + " is empty: it has no token");
     if (length >= static_cast<size_t>(spec.token_limit)) {
-      return invalid_argument(which + " has " + std::to_string(length) +
-                              " tokens, but prompt and output together may have at most " +
-                              std::to_string(spec.token_limit) + "; shorten the prompt");
+      return invalid_argument(
+          which + " has " + std::to_string(length) +
+          " tokens, which leaves no room for output: both together may have at most " +
+          std::to_string(spec.token_limit) + "; shorten the prompt");
     }
   }
   std::shared_ptr<Completion> completion(new Completion(engine, std::move(on_delta)));

@@ -53,7 +53,7 @@ MaybeFault read_name(const Json& value, std::string& out) {
 MaybeFault read_int(const Json& value, int64_t low, int64_t high, int64_t& out) {
   if (!value.is_int() || value.as_int() < low || value.as_int() > high) {
     std::string what = "must be an integer";
-    if (low > INT64_MIN && high >= INT32_MAX) {
+    if (low > INT64_MIN && high == INT64_MAX) {
       what += " of at least " + std::to_string(low);
     } else if (low > INT64_MIN) {
       what += " from " + std::to_string(low) + " to " + std::to_string(high);

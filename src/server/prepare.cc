@@ -26,15 +26,20 @@ size_t most_counted(int32_t token_limit) {
   return static_cast<size_t>(token_limit) + (64 << 10);
 }
 
+constexpr const char* kInvalid = "invalid_value";
+
 std::optional<ApiError> check_counted(const std::vector<TokenId>& ids, int32_t token_limit,
                                       const char* field) {
   const size_t most = most_counted(token_limit);
-  if (ids.size() <= most) return std::nullopt;
+  if (ids.empty()) return ApiError{400, "the prompt is empty: it has no token", field, kInvalid};
+  if (ids.size() < static_cast<size_t>(token_limit)) return std::nullopt;
+  const bool counted = ids.size() <= most;
   return ApiError{400,
-                  "the prompt has more than " + std::to_string(most) +
-                      " tokens, but prompt and output together may have at most " +
+                  std::string("the prompt has ") + (counted ? "" : "more than ") +
+                      std::to_string(counted ? ids.size() : most) +
+                      " tokens, which leaves no room for output: both together may have at most " +
                       std::to_string(token_limit) + "; shorten the prompt",
-                  field};
+                  field, kInvalid};
 }
 
 std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest& request,
@@ -64,20 +69,22 @@ std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest&
 std::optional<ApiError> encode_prompts(const Model& model, const GenerationRequest& request,
                                        int32_t token_limit, Prepared& out) {
   for (const PromptInput& prompt : request.prompts) {
+    const char* field = request.form != Form::kGenerate ? "prompt"
+                        : prompt.is_text                ? "text"
+                                                        : "input_ids";
     std::vector<TokenId> ids = prompt.ids;
     if (prompt.is_text) {
-      if (prompt.text.empty())
-        return ApiError{400, "the prompt is empty", "prompt", "invalid_value"};
+      if (prompt.text.empty()) return ApiError{400, "the prompt is empty", field, kInvalid};
       ids = model.tokenizer->encode(prompt.text, {.max_tokens = most_counted(token_limit)});
-      if (auto error = check_counted(ids, token_limit, "prompt")) return error;
     }
+    if (auto error = check_counted(ids, token_limit, field)) return error;
     const int32_t vocabulary = model.engine->model().vocab_size;
     for (const TokenId id : ids) {
       if (id < 0 || id >= vocabulary) {
         return ApiError{400,
                         "token id " + std::to_string(id) + " is not in the vocabulary of " +
                             std::to_string(vocabulary) + " tokens",
-                        "prompt", "invalid_value"};
+                        field, kInvalid};
       }
     }
     if (request.form == Form::kCompletion) {
