@@ -21,7 +21,7 @@ Json with_known_roles(Json messages) {
   return messages;
 }
 
-// A prompt that is too long is counted this far, for the message; nobody waits for the rest.
+// A text that is too long is counted this far, for the message; nobody waits for the rest.
 size_t most_counted(int32_t token_limit) {
   return static_cast<size_t>(token_limit) + (64 << 10);
 }
@@ -29,11 +29,11 @@ size_t most_counted(int32_t token_limit) {
 constexpr const char* kInvalid = "invalid_value";
 
 std::optional<ApiError> check_counted(const std::vector<TokenId>& ids, int32_t token_limit,
-                                      const char* field) {
+                                      const char* field, bool encoded = true) {
   const size_t most = most_counted(token_limit);
   if (ids.empty()) return ApiError{400, "the prompt is empty: it has no token", field, kInvalid};
   if (ids.size() < static_cast<size_t>(token_limit)) return std::nullopt;
-  const bool counted = ids.size() <= most;
+  const bool counted = !encoded || ids.size() <= most;
   return ApiError{400,
                   std::string("the prompt has ") + (counted ? "" : "more than ") +
                       std::to_string(counted ? ids.size() : most) +
@@ -77,7 +77,7 @@ std::optional<ApiError> encode_prompts(const Model& model, const GenerationReque
       if (prompt.text.empty()) return ApiError{400, "the prompt is empty", field, kInvalid};
       ids = model.tokenizer->encode(prompt.text, {.max_tokens = most_counted(token_limit)});
     }
-    if (auto error = check_counted(ids, token_limit, field)) return error;
+    if (auto error = check_counted(ids, token_limit, field, prompt.is_text)) return error;
     const int32_t vocabulary = model.engine->model().vocab_size;
     for (const TokenId id : ids) {
       if (id < 0 || id >= vocabulary) {

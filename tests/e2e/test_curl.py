@@ -72,6 +72,12 @@ class CurlTest(ServerCase):
         self.assertEqual(self.status("/health", "--header", "X: " + "y" * 20000), 431)
         self.assertEqual(self.status("/v1/completions", "--http1.0", body='{"prompt":"hi","max_tokens":1}'), 200)
 
+    def test_a_wrong_prompt_is_told_by_its_field(self):
+        for field, value in (("text", ""), ("input_ids", [99999999]), ("input_ids", [5] * 8192)):
+            error = self.generate(**{field: value})["error"]
+            self.assertEqual((error["param"], error["code"]), (field, "invalid_value"), error)
+        self.assertIn("8192 tokens, which leaves no room for output", error["message"])
+
     def test_states(self):
         self.assertEqual(self.status("/health"), 200)
         self.assertEqual(self.status("/health_generate"), 200)

@@ -171,6 +171,7 @@ class OpenAiClientTest(ServerCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.complete(prompt=[1] * 100000)
         self.assertIn("100000", str(caught.exception))
+        self.assertEqual((caught.exception.param, caught.exception.code), ("prompt", "invalid_value"))
         with self.assertRaises(openai.BadRequestError):
             self.complete(prompt="")
         with self.assertRaises(openai.NotFoundError):
