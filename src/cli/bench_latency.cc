@@ -32,7 +32,8 @@ Status latency(const Invocation& call, const bench::LatencyConfig& config,
   std::unique_ptr<device::Tracer> tracer;  // before the model is loaded: it may be refused
   if (!trace_path.empty()) {
     if (options.device == "cpu")
-      return invalid_argument("--trace tells what a GPU does: use --device cuda");
+      return invalid_argument(
+          "--trace tells what a GPU does: it needs a machine with one, and --device cuda");
     auto made = device::create_cuda_tracer(options.cuda_libraries);
     if (!made.ok()) return made.status().with_context("--trace");
     tracer = std::move(*made);

@@ -85,7 +85,7 @@ struct Refusal {
 struct Reason {
   std::string rule;  // "S7"
   std::string text;
-  bool warning = false;  // a flag that was set does nothing
+  bool warning = false;  // a flag that was set does nothing, or costs much
 };
 struct Conflict {
   std::string rule;

@@ -7,6 +7,7 @@ namespace {
 using tensor::DType;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(S9, ThePageSizeIsWhatTheFirstCandidatesShare) {
   struct Row {
@@ -94,6 +95,8 @@ TEST(S10, Fp8E5m2WithABackendThatHasOnlyE4m3NamesBoth) {
   const Resolution r = explain("sm90", "llama3-8b", "--kv-cache-dtype fp8_e5m2");
   EXPECT_TRUE(r.conflicts.empty());
   EXPECT_EQ(names(r, Phase::kDecode), (Names{"reference"}));
+  EXPECT_THAT(to_table(r), HasSubstr("decode: only reference is left"));
+  EXPECT_THAT(to_table(explain("sm90", "llama3-8b", "")), Not(HasSubstr("is left")));
   EXPECT_THAT(why_refused(r, "fa3", Phase::kDecode), HasSubstr("has only fp8_e4m3"));
   EXPECT_EQ(names(explain("sm90", "llama3-8b", "--kv-cache-dtype fp8_e4m3"), Phase::kDecode),
             (Names{"fa3", "flashinfer", "reference"}));
