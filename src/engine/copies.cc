@@ -91,11 +91,6 @@ void Copies::fill(EngineStats& stats) const {
   h.mem_layout = config_.mem_layout;
   h.write_policy = config_.write_policy;
   h.storage_prefetch_policy = config_.storage_prefetch_policy;
-  const int64_t page = config_.geometry.page_bytes();
-  for (CacheTierStats& tier : stats.cache_tiers) {
-    tier.bytes = tier.pages * page;
-    tier.budget_bytes = tier.total_pages * page;
-  }
   CacheTierStats& host = stats.cache_tiers[1];
   h.host_ready = host.total_pages > 0 ? static_cast<double>(host_->ready_slots()) /
                                             static_cast<double>(host.total_pages)

@@ -135,6 +135,10 @@ class EngineImpl final : public Engine {
       stats.generation_throughput = throughput_.per_second(Clock::now());
     }
     // As it is now: copies and pinning go on where no step does.
+    for (CacheTierStats& tier : stats.cache_tiers) {
+      tier.bytes = tier.pages * loaded_.page_bytes;
+      tier.budget_bytes = tier.total_pages * loaded_.page_bytes;
+    }
     if (loaded_.copies) loaded_.copies->fill(stats);
     stats.hicache.held_steps = loaded_.runner->held_steps();
     return stats;

@@ -86,6 +86,9 @@ TEST(BugG01, AbortAtAnyPointFreesEverything) {
   }
   engine->drain(5);
   EXPECT_EQ(engine->stats().used_pages, 0);
+  const CacheTierStats tier = engine->stats().cache_tiers.at(0);
+  EXPECT_GT(tier.budget_bytes, 0);
+  EXPECT_EQ(tier.bytes * tier.total_pages, tier.budget_bytes * tier.pages);
 }
 
 TEST(Engine, QueueBoundIsTold) {

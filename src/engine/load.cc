@@ -231,6 +231,7 @@ Result<LoadedEngine> load_engine(const Options& options) {
         identity, kv::random_hash_seed(), tiers);
   sc.cache = cache_config(options, resolution, tiers, rc.geometry);
   e.scheduler = std::make_unique<sched::Scheduler>(sc, *e.pool, e.index.get());
+  e.page_bytes = rc.geometry.page_bytes();
   e.info = {.path = e.model.path,
             .name = e.model.name,
             .architecture = config.architecture,

@@ -29,6 +29,7 @@ struct LoadedEngine {
   std::unique_ptr<kv::PagePool> pool;
   std::unique_ptr<kv::PrefixIndex> index;  // null: --disable-radix-cache
   std::unique_ptr<sched::Scheduler> scheduler;
+  int64_t page_bytes = 0;
   ModelInfo info;
   std::string resolution_json, resolution_table;
 };

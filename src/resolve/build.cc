@@ -140,6 +140,7 @@ void names(State& s, const char* id) {
     const Descriptor* d = meant(s, name, named.flag, cat(named.flag, " ", name), fitting_names(s));
     if (!d) continue;
     named.name = d->capabilities.name;
+    named.typed = name;
     if (named.name != name)
       s.reason("alias", named.flag, " ", name, ": for an ", attention::kind_name(s.in.model.kind),
                " model this is ", named.name);

@@ -93,7 +93,7 @@ std::vector<std::string> able(const State& s, std::string_view flag) {
 // S8, S10, S12, S13: a flag names what cannot serve its phase at all.
 void refuse_named(State& s, const Named& named, const Objection& o) {
   std::vector<std::string> flags = {named.flag};
-  std::string text = cat(named.flag, " ", named.name);
+  std::string text = cat(named.flag, " ", named.typed);
   if (!o.asked.empty()) {
     flags.push_back(o.asked.substr(0, o.asked.find(' ')));
     text += cat(" with ", o.asked);

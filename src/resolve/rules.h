@@ -35,6 +35,7 @@ std::span<const Rule> mla_rules();        // M rows
 struct Named {
   std::string name;            // canonical; empty: none, or none of this name
   const char* flag = nullptr;  // null: no flag is set
+  std::string typed;           // the flag's value, which may be an alias
 };
 
 // Why a backend cannot serve a phase at all, by the first row of requirements.cc that says so.

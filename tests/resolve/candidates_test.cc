@@ -83,6 +83,12 @@ TEST(S2, OneBackendHoweverWrittenIsNoHybrid) {
           .hybrid);
 }
 
+TEST(S8, AnAliasIsToldAsItWasTyped) {
+  const Resolution r = explain("cpu", "deepseek-v3", "--attention-backend flashinfer");
+  ASSERT_FALSE(r.conflicts.empty());
+  EXPECT_THAT(r.conflicts[0].text, HasSubstr("--attention-backend flashinfer: flashinfer_mla"));
+}
+
 TEST(S3, TwoBackendsAreAHybridAndVerifyFollowsTheMode) {
   const std::string two = "--prefill-attention-backend fa3 --decode-attention-backend flashinfer";
   const Resolution by_prefill = explain("sm90", "llama3-8b", two);
