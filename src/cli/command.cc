@@ -37,7 +37,16 @@ Result<std::string> config_value(const std::string& where, const formats::Json& 
                                     "; it takes text, a number, true, false or a list of these"));
 }
 
-Result<std::vector<base::ConfigEntry>> read_config(const std::string& path) {
+// Kept among the mistakes where they are gathered, so that what follows is read too.
+Status kept(const Status& status, const char* flag, std::vector<base::FlagError>* mistakes) {
+  if (status.ok() || !mistakes) return status;
+  mistakes->push_back({flag, status.message(), "--help tells what is taken"});
+  return {};
+}
+
+// A value of the wrong kind is left out where mistakes are gathered.
+Result<std::vector<base::ConfigEntry>> read_config(const std::string& path,
+                                                   std::vector<base::FlagError>* mistakes) {
   auto text = formats::read_text_file(path, kMaxConfigBytes);
   if (!text.ok()) return text.status().with_context("--config");
   auto document = formats::parse_json(*text);
@@ -48,17 +57,20 @@ Result<std::vector<base::ConfigEntry>> read_config(const std::string& path) {
   std::vector<base::ConfigEntry> entries;
   for (const auto& [key, value] : document->as_object()) {
     base::ConfigEntry entry{key, {}};
-    std::string where = base::cat(path, ": ", key);
+    const std::string where = base::cat("--config: ", path, ": ", key);
+    Status wrong;
+    const auto add = [&](const formats::Json& one) {
+      auto text_value = config_value(where, one);
+      if (text_value.ok()) entry.values.push_back(std::move(*text_value));
+      if (!text_value.ok() && wrong.ok()) wrong = text_value.status();
+    };
     if (value.is_array()) {
-      for (const formats::Json& item : value.as_array()) {
-        ATTUNE_ASSIGN_OR_RETURN(std::string text_item, config_value(where, item));
-        entry.values.push_back(std::move(text_item));
-      }
+      std::for_each(value.as_array().begin(), value.as_array().end(), add);
     } else {
-      ATTUNE_ASSIGN_OR_RETURN(std::string text_value, config_value(where, value));
-      entry.values.push_back(std::move(text_value));
+      add(value);
     }
-    entries.push_back(std::move(entry));
+    ATTUNE_RETURN_IF_ERROR(kept(wrong, "--config", mistakes));
+    if (wrong.ok()) entries.push_back(std::move(entry));
   }
   return entries;
 }
@@ -69,9 +81,8 @@ base::LogLevel parse_log_level(std::string_view name) {
   return name == "error" ? base::LogLevel::kError : base::LogLevel::kInfo;
 }
 
-Status read_layers(const Usage& usage, const std::string& config, const base::ParsedFlags& parsed,
-                   Invocation& invocation) {
-  auto* mistakes = invocation.gather_mistakes ? &invocation.mistakes : nullptr;
+Status take_positionals(const Usage& usage, const base::ParsedFlags& parsed,
+                        Invocation& invocation) {
   if (parsed.positionals.size() > usage.max_positionals) {
     return invalid_argument(
         base::cat("attune ", usage.name, " takes ", usage.max_positionals ? "at most " : "no ",
@@ -80,16 +91,19 @@ Status read_layers(const Usage& usage, const std::string& config, const base::Pa
                   "' is one too many"));
   }
   invocation.positionals = parsed.positionals;
-  if (usage.names_model && !parsed.positionals.empty()) {
-    ATTUNE_RETURN_IF_ERROR(
-        invocation.settings.apply_args({"--model=" + parsed.positionals[0]}).status());
-  }
+  if (!usage.names_model || parsed.positionals.empty()) return {};
+  return invocation.settings.apply_args({"--model=" + parsed.positionals[0]}).status();
+}
+
+Status read_layers(const Usage& usage, const std::string& config, const base::ParsedFlags& parsed,
+                   Invocation& invocation) {
+  auto* mistakes = invocation.gather_mistakes ? &invocation.mistakes : nullptr;
+  ATTUNE_RETURN_IF_ERROR(kept(take_positionals(usage, parsed, invocation), "MODEL", mistakes));
   ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_environment(environment(), mistakes));
-  if (!config.empty()) {
-    ATTUNE_ASSIGN_OR_RETURN(auto entries, read_config(config));
-    ATTUNE_RETURN_IF_ERROR(invocation.settings.apply_config(config, entries, mistakes));
-  }
-  return {};
+  if (config.empty()) return {};
+  auto entries = read_config(config, mistakes);
+  if (!entries.ok()) return kept(entries.status(), "--config", mistakes);
+  return invocation.settings.apply_config(config, *entries, mistakes);
 }
 
 std::string help_text(const Usage& usage, const std::vector<base::Flag>& own) {
@@ -147,12 +161,8 @@ std::optional<int> read_command_line(const Usage& usage, const Args& args,
     std::fputs(help_text(usage, own).c_str(), stdout);
     return kExitOk;
   }
-  Status status = read_layers(usage, config, *parsed, invocation);
-  if (!status.ok() && !mistakes) return report(status, json);
-  if (!status.ok()) {
-    const std::string flag = status.message().starts_with("--config") ? "--config" : "MODEL";
-    mistakes->push_back({flag, status.message(), "--help tells what is taken"});
-  }
+  if (Status status = read_layers(usage, config, *parsed, invocation); !status.ok())
+    return report(status, json);
   base::set_log_level(parse_log_level(invocation.settings.options().log_level));
   for (const std::string& warning : invocation.settings.warnings()) base::log_warning(warning);
   return std::nullopt;

@@ -169,6 +169,15 @@ class Mistakes(unittest.TestCase):
         self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["page_sise"]))
         self.assertIn("did you mean page_size?", r["conflicts"][0]["text"])
 
+    def test_one_wrong_value_of_a_file_does_not_hide_the_others(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+            config.write('{"page_size": null, "attention_backend": "fa4", "num_splits": 3}')
+            config.flush()
+            code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--config", config.name)
+        self.assertEqual((code, [c["flags"] for c in r["conflicts"]]), (2, [["--config"], ["--attention-backend"]]))
+        self.assertIn("page_size is null", r["conflicts"][0]["text"])
+        self.assertEqual(r["num_splits"], 3)
+
     def test_a_file_that_is_not_there_and_one_word_too_many(self):
         code, r = explain("--model-preset", "llama3-8b", "--device", "sm90", "--config", "no-such-file")
         self.assertEqual((code, r["conflicts"][0]["flags"]), (2, ["--config"]))
