@@ -10,6 +10,7 @@
 #include "attention/backends/fa3/without_pdl.h"
 #include "attention/check.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace attune::attention::fa3 {
 namespace {
@@ -165,9 +166,14 @@ class Fa3Backend final : public Backend {
     ATTUNE_RETURN_IF_ERROR(check_on_device(batch));
     p.batch = batch;
     p.wide = takes_prefill(p, batch);
+    const int64_t rows = int64_t{batch.max_q_len} * p.sizes.group;
+    if (!p.wide && rows > Group(p.sizes.group).divides_below()) {
+      p.batch = {};
+      return unsupported(base::cat("fa3: ", batch.max_q_len, " new tokens of a sequence for ",
+                                   p.sizes.group, " query heads of a KV head"));
+    }
     // A row's sums then do not depend on what else there is: one kernel for all batches.
-    p.block_rows =
-        batch.deterministic ? kFixedRows : decode_rows(int64_t{batch.max_q_len} * p.sizes.group);
+    p.block_rows = batch.deterministic ? kFixedRows : decode_rows(rows);
     return {};
   }
 

@@ -33,7 +33,17 @@ struct Group {
   Group() = default;
   constexpr explicit Group(int32_t heads)
       : size(heads), inverse(static_cast<uint32_t>(((uint64_t{1} << 32) + heads - 1) / heads)) {}
+
+  // Rows below it are divided rightly: size * inverse is 2^32 + over, and x * over has to stay
+  // below 2^32 for the product's upper half to be x / size.
+  constexpr int64_t divides_below() const {
+    const int64_t over = int64_t{inverse} * size - (int64_t{1} << 32);
+    return over == 0 || size == 1 ? INT32_MAX : (int64_t{1} << 32) / over;
+  }
 };
+static_assert(Group(8).divides_below() == INT32_MAX);
+static_assert((Group(1023).divides_below() - 1) * Group(1023).inverse >> 32 ==
+              (Group(1023).divides_below() - 1) / 1023);
 
 // Some keys for a block of query rows of one sequence; one work item for each group of heads. Row r
 // of a sequence is query head r % group (of a group) of query r / group.

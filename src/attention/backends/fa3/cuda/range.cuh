@@ -7,7 +7,7 @@
 
 namespace attune::attention::fa3 {
 
-// x / group, rounded down, of 0 <= x < 2^32 / group.
+// x / group, rounded down, of 0 <= x < group.divides_below().
 __device__ __forceinline__ int32_t divided(int32_t x, Group group) {
   return group.size == 1 ? x : static_cast<int32_t>(__umulhi(x, group.inverse));
 }
