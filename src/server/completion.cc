@@ -90,21 +90,27 @@ class Completion::Sink : public TokenSink {
   int32_t choice_;
 };
 
+std::string prompt_name(size_t i, size_t prompts) {
+  return prompts == 1 ? "the prompt" : "prompt " + std::to_string(i);
+}
+
+std::string prompt_objection(const std::string& which, size_t tokens, int32_t token_limit,
+                             bool counted) {
+  if (tokens == 0) return which + " is empty: it has no token";
+  if (tokens < static_cast<size_t>(token_limit)) return "";
+  return which + " has " + (counted ? "" : "more than ") + std::to_string(tokens) +
+         " tokens, which leaves no room for output: both together may have at most " +
+         std::to_string(token_limit) + "; shorten the prompt";
+}
+
 Result<std::shared_ptr<Completion>> Completion::start(Engine& engine,
                                                       const text::Tokenizer& tokenizer,
                                                       CompletionSpec spec, EventQueue& queue,
                                                       OnDelta on_delta) {
   for (size_t i = 0; i < spec.prompts.size(); ++i) {
-    const size_t length = spec.prompts[i].ids.size();
-    const std::string which =
-        spec.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i);
-    if (length == 0) return invalid_argument(which + " is empty: it has no token");
-    if (length >= static_cast<size_t>(spec.token_limit)) {
-      return invalid_argument(
-          which + " has " + std::to_string(length) +
-          " tokens, which leaves no room for output: both together may have at most " +
-          std::to_string(spec.token_limit) + "; shorten the prompt");
-    }
+    const std::string why = prompt_objection(prompt_name(i, spec.prompts.size()),
+                                             spec.prompts[i].ids.size(), spec.token_limit);
+    if (!why.empty()) return invalid_argument(why);
   }
   std::shared_ptr<Completion> completion(new Completion(engine, std::move(on_delta)));
   ATTUNE_RETURN_IF_ERROR(completion->submit(spec, tokenizer, queue));

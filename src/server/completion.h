@@ -65,6 +65,13 @@ struct PromptSpec {
   bool no_stop_trim = false;  // what stopped the text (a stop string, or the token) stays in it
 };
 
+// "the prompt", or of several "prompt 1".
+std::string prompt_name(size_t i, size_t prompts);
+// Why a prompt of `tokens` is refused; "": it is not. `which`: its prompt_name(). Not
+// `counted`: it has more than these.
+std::string prompt_objection(const std::string& which, size_t tokens, int32_t token_limit,
+                             bool counted = true);
+
 struct CompletionSpec {
   std::vector<PromptSpec> prompts;
   int32_t n = 1;  // choices per prompt; choice i of a seeded request draws with seed + i

@@ -28,18 +28,15 @@ size_t most_counted(int32_t token_limit) {
 
 constexpr const char* kInvalid = "invalid_value";
 
-std::optional<ApiError> check_counted(const std::vector<TokenId>& ids, int32_t token_limit,
-                                      const char* field, bool encoded = true) {
-  const size_t most = most_counted(token_limit);
-  if (ids.empty()) return ApiError{400, "the prompt is empty: it has no token", field, kInvalid};
-  if (ids.size() < static_cast<size_t>(token_limit)) return std::nullopt;
-  const bool counted = !encoded || ids.size() <= most;
-  return ApiError{400,
-                  std::string("the prompt has ") + (counted ? "" : "more than ") +
-                      std::to_string(counted ? ids.size() : most) +
-                      " tokens, which leaves no room for output: both together may have at most " +
-                      std::to_string(token_limit) + "; shorten the prompt",
-                  field, kInvalid};
+// `encoded`: the ids are of a text, and no more of them than most_counted() stand for its length.
+std::optional<ApiError> check_length(const std::vector<TokenId>& ids, bool encoded,
+                                     int32_t token_limit, const std::string& which,
+                                     const char* field) {
+  const size_t most = encoded ? most_counted(token_limit) : ids.size();
+  const std::string why =
+      prompt_objection(which, std::min(ids.size(), most), token_limit, ids.size() <= most);
+  if (why.empty()) return std::nullopt;
+  return ApiError{400, why, field, kInvalid};
 }
 
 std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest& request,
@@ -63,12 +60,13 @@ std::optional<ApiError> encode_chat(const Model& model, const GenerationRequest&
                     "messages", "chat_template_error"};
   }
   ids = text::encode_prompt(*model.tokenizer, prompt->segments, most_counted(token_limit));
-  return check_counted(ids, token_limit, "messages");
+  return check_length(ids, true, token_limit, prompt_name(0, 1), "messages");
 }
 
 std::optional<ApiError> encode_prompts(const Model& model, const GenerationRequest& request,
                                        int32_t token_limit, Prepared& out) {
-  for (const PromptInput& prompt : request.prompts) {
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const PromptInput& prompt = request.prompts[i];
     const char* field = request.form != Form::kGenerate ? "prompt"
                         : prompt.is_text                ? "text"
                                                         : "input_ids";
@@ -77,7 +75,9 @@ std::optional<ApiError> encode_prompts(const Model& model, const GenerationReque
       if (prompt.text.empty()) return ApiError{400, "the prompt is empty", field, kInvalid};
       ids = model.tokenizer->encode(prompt.text, {.max_tokens = most_counted(token_limit)});
     }
-    if (auto error = check_counted(ids, token_limit, field, prompt.is_text)) return error;
+    if (auto error = check_length(ids, prompt.is_text, token_limit,
+                                  prompt_name(i, request.prompts.size()), field))
+      return error;
     const int32_t vocabulary = model.engine->model().vocab_size;
     for (const TokenId id : ids) {
       if (id < 0 || id >= vocabulary) {

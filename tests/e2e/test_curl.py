@@ -77,6 +77,8 @@ class CurlTest(ServerCase):
             error = self.generate(**{field: value})["error"]
             self.assertEqual((error["param"], error["code"]), (field, "invalid_value"), error)
         self.assertIn("8192 tokens, which leaves no room for output", error["message"])
+        error = self.generate(input_ids=[[5], [5] * 8192])["error"]
+        self.assertIn("prompt 1 has 8192 tokens", error["message"])
 
     def test_states(self):
         self.assertEqual(self.status("/health"), 200)
