@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tensor/dtype.h"
@@ -46,6 +47,7 @@ struct HeadDims {
 };
 
 enum class Toggle : uint8_t { kAuto, kOn, kOff };
+Toggle parse_toggle(std::string_view text);  // "on", "off"; else kAuto
 
 // What a user may fix of a backend's own choices, for measurements and for outputs that compare
 // (docs/selection-rules.md, F2 to F4). A choice changes speed and rounding, never the result.

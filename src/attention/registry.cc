@@ -21,6 +21,10 @@ std::string unavailable_on(const BackendEntry& entry, device::Device& device) {
   return support.ok() ? "" : "cannot run on this machine: " + support.reasons.front();
 }
 
+Toggle parse_toggle(std::string_view text) {
+  return text == "on" ? Toggle::kOn : text == "off" ? Toggle::kOff : Toggle::kAuto;
+}
+
 const char* phase_name(Phase phase) {
   switch (phase) {
     case Phase::kPrefill:

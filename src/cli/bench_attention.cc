@@ -32,14 +32,6 @@ Status refuse_engine_flags(const base::Settings& settings) {
   return {};
 }
 
-attention::Tuning tuning_of(const Options& options) {
-  using attention::Toggle;
-  return {.num_splits = options.num_splits,
-          .pack_gqa = options.pack_gqa == "on"    ? Toggle::kOn
-                      : options.pack_gqa == "off" ? Toggle::kOff
-                                                  : Toggle::kAuto};
-}
-
 Status attention(const Invocation& call, const bench::AttentionConfig& config) {
   ATTUNE_ASSIGN_OR_RETURN(const auto device, engine::create_device(call.settings.options()));
   std::vector<bench::AttentionRow> rows;
@@ -97,7 +89,8 @@ int run_bench_attention(const Args& args) {
   if (auto code = read_command_line(usage, args, flags, call)) return *code;
   if (Status engines = refuse_engine_flags(call.settings); !engines.ok())
     return report(engines, call.json);
-  config.tuning = tuning_of(call.settings.options());
+  config.tuning.num_splits = call.settings.options().num_splits;
+  config.tuning.pack_gqa = attention::parse_toggle(call.settings.options().pack_gqa);
   auto sizes = parse_counts("--page-sizes", page_sizes);
   if (!sizes.ok()) return report(sizes.status(), call.json);
   config.page_sizes = *sizes;

@@ -204,21 +204,15 @@ void tell_orders(State& s, const char*) {
   }
 }
 
-// Those of prefill and decode for which only an oracle is left that nobody asked for.
-std::vector<Phase> slow_phases(const State& s) {
-  std::vector<Phase> slow;
+// Of prefill and decode, those for which only an oracle is left that nobody asked for.
+void tell_slow(State& s, const char* id) {
   for (Phase phase : kOwnPhases) {
     const std::vector<Candidate>& list = s.out.of(phase);
     if (list.empty() || s.named_for(phase).flag) continue;
-    if (s.find(list[0].backend)->capabilities.oracle) slow.push_back(phase);
-  }
-  return slow;
-}
-
-void tell_slow(State& s, const char* id) {
-  for (Phase phase : slow_phases(s))
-    s.warning(id, attention::phase_name(phase), ": only ", s.out.of(phase)[0].backend,
+    if (!s.find(list[0].backend)->capabilities.oracle) continue;
+    s.warning(id, attention::phase_name(phase), ": only ", list[0].backend,
               " is left, which is exact and very slow; why the others are refused is listed");
+  }
 }
 
 constexpr Rule kCandidateRules[] = {
@@ -226,7 +220,7 @@ constexpr Rule kCandidateRules[] = {
     {"S8", nullptr, list_own_phases},
     {"S9", [](const State& s) { return s.set().page_size == 0; }, choose_page},
     {"S4", nullptr, tell_orders},
-    {"S8", [](const State& s) { return !slow_phases(s).empty(); }, tell_slow},
+    {"S8", nullptr, tell_slow},
     {"S11", misses_tree_mask, tree_masks},
 };
 

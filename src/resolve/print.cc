@@ -112,11 +112,9 @@ std::string mla_text(const MlaChoice& m) {
 }
 
 void print_choices(const Resolution& r, Table& table) {
-  if (r.page_size > 0)
-    table.line("page size", cat(r.page_size, r.page_size == 1 ? " token" : " tokens"));
-  table.line("types",
-             cat(tensor::dtype_name(r.activation_dtype), ", KV ", tensor::dtype_name(r.kv_dtype),
-                 r.kv_layout.empty() ? "" : ", ", r.kv_layout));
+  table.line("page size", cat(r.page_size, r.page_size == 1 ? " token" : " tokens"));
+  table.line("types", cat(tensor::dtype_name(r.activation_dtype), ", KV ",
+                          tensor::dtype_name(r.kv_dtype), ", ", r.kv_layout));
   table.line("graphs", r.graphs.enabled ? cat("up to ", r.graphs.max_bs, " sequences") : "off");
   table.line("kernels", cat("splits ", r.tuning.num_splits ? cat(r.tuning.num_splits) : "chosen",
                             ", GQA packing ", toggle_name(r.tuning.pack_gqa), ", dependent launch ",

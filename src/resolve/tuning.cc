@@ -16,10 +16,6 @@ namespace {
 constexpr int32_t kGraphBatch = 256, kSmallGraphBatch = 32;
 constexpr int64_t kSmallMemory = int64_t{60} << 30;
 
-Toggle toggle(const std::string& text) {
-  return text == "on" ? Toggle::kOn : text == "off" ? Toggle::kOff : Toggle::kAuto;
-}
-
 void graphs_on(State& s, const char* id) {
   const bool small = s.in.device.memory > 0 && s.in.device.memory < kSmallMemory;
   const int32_t set = s.set().cuda_graph_max_bs;
@@ -79,7 +75,7 @@ void splits(State& s, const char* id) {
 }
 
 void packing(State& s, const char* id) {
-  s.out.tuning.pack_gqa = toggle(s.set().pack_gqa);
+  s.out.tuning.pack_gqa = attention::parse_toggle(s.set().pack_gqa);
   const ModelTraits& m = s.in.model;
   if (s.set().pack_gqa != "auto") {
     check_wish(s, id, "--pack-gqa", s.set().pack_gqa, &Capabilities::pack_gqa);
@@ -95,7 +91,7 @@ void dependent_launch(State& s, const char* id) {
   const bool hopper = s.in.device.arch == Arch::kSm90 || s.in.device.arch == Arch::kSm100;
   const std::vector<std::string> others = first_by(s, &Capabilities::pdl, false);
   Toggle& pdl = s.out.tuning.pdl;
-  pdl = toggle(s.set().enable_pdl);
+  pdl = attention::parse_toggle(s.set().enable_pdl);
   if (pdl == Toggle::kOn && !hopper) {
     s.conflict(id, {"--enable-pdl"}, "--enable-pdl on: dependent launch needs sm90 or later",
                "use --enable-pdl auto or off");
