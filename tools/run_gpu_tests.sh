@@ -6,8 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 [[ ! -d data ]] || export ATTUNE_TEST_DATA=${ATTUNE_TEST_DATA:-$PWD/data}
 sanitize=true
 [[ ${1:-} == --no-sanitizer ]] && sanitize=false && shift
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+log=$logs/all
 passed=0 failed=0 skipped=0 undeclared=0 broken=0
 
 # count NAME STATUS: adds up what a run's log says and prints one row. A test of what a backend does not declare is told
@@ -47,8 +48,6 @@ small+=':CudaRope.Rotates*:CudaRope.Cast*:CudaRopeAppend.BugA23*:CudaMoe.RouteGr
 small+=':CudaSampler.InAGraph:CudaSampler.Penalties*:LinearGpuTest.Chains*'
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
 if $sanitize && [[ -n $sanitizer ]]; then
-  logs=$(mktemp -d)
-  trap 'rm -rf "$log" "$logs"' EXIT
   tools=(memcheck racecheck initcheck synccheck)
   for tool in "${tools[@]}"; do # side by side: their time is the host's
     options=() left_out=''
@@ -75,7 +74,7 @@ if $sanitize && [[ -n $sanitizer ]]; then
   done
   wait
   for tool in "${tools[@]}"; do
-    cp "$logs/$tool" "$log"
+    log=$logs/$tool
     count "$tool" "$(<"$logs/$tool.status")"
     grep 'ERROR SUMMARY\|RACECHECK SUMMARY' "$log"
   done

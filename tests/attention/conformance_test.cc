@@ -11,6 +11,7 @@ namespace attune::attention::test {
 namespace {
 
 using tensor::DType;
+
 class Conformance : public Suite {};
 ATTUNE_SUITE(Conformance);
 

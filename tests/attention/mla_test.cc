@@ -9,6 +9,7 @@ namespace attune::attention::test {
 namespace {
 
 using tensor::DType;
+
 class Absorbed : public Suite {};
 class Ragged : public Suite {};
 ATTUNE_SUITE(Absorbed);
